@@ -1,10 +1,10 @@
-"""How easy the code is to enter, in counts: files per folder, circles of imports, protocols, and
+"""How easy the code is to enter, in counts: files per folder, import cycles, protocols, and
 how often shared code names one system, network, index or function.
 
     python -m benchmarks.code_layout
     python -m benchmarks.code_layout --root=OTHER_CHECKOUT
 
-Nothing is imported. A circle of folders is a set of folders of which each imports each other one,
+Nothing is imported. A cycle of folders is a set of folders of which each imports each other one,
 directly or not. Prints one markdown table.
 """
 

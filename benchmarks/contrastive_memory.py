@@ -4,7 +4,7 @@
 
 Compiles the loss and its gradients ahead of time for a slice that need not be there, from vectors
 (encoding is not part of it), and prints what the compiler allocates on one device. "written out" is
-the loss as it is mostly written, one matrix of scores that is left to the partitioner.
+the usual form of the loss, one matrix of scores that is left to the partitioner.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""A bi-encoder's training step in chunks (GradCache) beside sentence-transformers' cached loss.
+"""A bi-encoder's training step in chunks, compared with sentence-transformers' cached loss.
 
     python -m benchmarks.contrastive_step --size=mini [--pairs=128] [--mini_batch=32] [--rounds=4]
 
@@ -10,7 +10,7 @@ paragraphs, so that its mini-batches hold little padding. All start from the sam
 without dropout, in float32, and see the same pairs in the same steps; their losses and the norms of
 their gradients have to agree on the first batch before anything is timed.
 
-Prints tokens that are not padding per second and peak memory. Each runs in a process of its own,
+Prints tokens that are not padding per second and peak memory. Each runs in a separate process,
 and they take turns. The first step of a turn, compilation and tokenizing are not counted, nor is
 making the batches. Needs the extra `interop`.
 """

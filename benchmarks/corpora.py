@@ -63,7 +63,7 @@ def squad_pairs(folder: Path, query_length: int, passage_length: int) -> Path:
     """A folder with SQuAD's training paragraphs and a question for each, tokenized.
 
     Its `tokenizer`, `queries` and `passages` (stores), `pairs.jsonl` as `read_pairs` takes it. What
-    is there already is taken as it is; a paragraph stands once, so that no batch repeats one.
+    is there already is used unchanged; each paragraph is there once, so that no batch repeats one.
     """
     test = SQUAD.with_name("dev-v1.1.jsonl.gz")
     run_stage(

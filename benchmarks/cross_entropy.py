@@ -1,4 +1,4 @@
-"""Cross-entropy over a vocabulary: the chunked forms beside the plain one, value and gradient.
+"""Cross-entropy over a vocabulary: chunked forms compared with the plain one, value and gradient.
 
     python -m benchmarks.cross_entropy --positions=8192 --width=128 --vocabulary=8192
 

@@ -1,4 +1,4 @@
-"""Encoding a corpus by batches of several sizes, beside PyTorch and transformers.
+"""Encoding a corpus by batches of several sizes, compared with PyTorch and transformers.
 
     GLIBC_TUNABLES=glibc.malloc.hugetlb=1 \\
         python -m benchmarks.encode --size=mini [--rows=8,16,32,64,128] [--length=128]

@@ -1,4 +1,4 @@
-"""A fine-tuning step of a published encoder beside sentence-transformers' on the same triplets.
+"""A fine-tuning step of a published encoder compared with sentence-transformers' on equal data.
 
     python -m benchmarks.finetune_step --run=runs/finetune --model=path/to/encoder [--chunks=1]
 

@@ -3,7 +3,7 @@
     python -m benchmarks.heads
     python -m benchmarks.heads --compile_for=v5e:1x1    # what a TPU would allocate; not timed
 
-The loss is the cross-entropy of telling a query's passage from the others of the batch, one text a
+The loss is the cross-entropy of a query's passage among all passages of the batch, one text a
 row, by one kind of score. Inputs are the weights of tokens, or their vectors: heads and encoder are
 the same in all forms. The forms of FlagEmbedding (arXiv:2402.03216), written out in JAX:
 

@@ -1,4 +1,4 @@
-"""How fast the input pipeline makes batches, beside what the training step on this CPU takes.
+"""How fast the input pipeline makes batches, compared with the training step on this CPU.
 
     python -m benchmarks.input_pipeline [--store=FOLDER --tokenizer=FOLDER] [--rows=16]
 

@@ -1,4 +1,4 @@
-"""MARGE's training step beside the same network in PyTorch, on the same chunks.
+"""MARGE's training step compared with the same network in PyTorch, on the same chunks.
 
     python -m benchmarks.marge_step [--size=mini] [--rows=8] [--chunk=128] [--rounds=5]
 
@@ -11,7 +11,7 @@ float32, and see the same chunks in the same steps; their losses and the norms o
 have to agree on the first batch before anything is timed.
 
 Prints tokens per second, of targets and evidence together, that are not padding, and peak memory.
-Each runs in a process of its own, and they take turns. The first step of a turn and compilation are
+Each runs in a separate process, and they take turns. The first step of a turn and compilation are
 not counted, nor is making the batches. Needs the extra `interop`.
 
 The package marge-pytorch (0.2.9) is no peer: its step runs on a CPU, but its network cannot be made
@@ -39,7 +39,7 @@ from benchmarks.shapes import SIZES, Round
 _SIZE = flags.DEFINE_enum("size", "mini", list(SIZES), "Of the encoder; Turc et al. 2019.")
 _BASE = flags.DEFINE_integer("base", 4, "Layers of the decoder without cross-attention.")
 _UPPER = flags.DEFINE_integer("upper", 4, "Layers of the decoder with it.")
-_AFTER = flags.DEFINE_integer("after", 2, "Layers of the encoder behind which g is read.")
+_AFTER = flags.DEFINE_integer("after", 2, "Layers of the encoder after which g is read.")
 _ROWS = flags.DEFINE_integer("rows", 8, "Sub-batches of a step.")
 _TARGETS = flags.DEFINE_integer("targets", 2, "Of a sub-batch.")
 _EVIDENCE = flags.DEFINE_integer("evidence", 4, "Chunks of a sub-batch that are read.")

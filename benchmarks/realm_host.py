@@ -5,9 +5,9 @@
 The model and the random blocks of benchmarks.realm_step, in a token store. In the step, each step
 also embeds the rows whose turn it is; on the host another process would, which is timed alone: all
 rows embedded, the index built, measured and published. Halfway through the steps on the host a new
-version appears, which is read beside them. `waiting` is the share of the training's time in which
-it had no batch, `longest` the longest of these moments. Host and device are one machine here, and
-share its cores.
+version appears and is read in the background. `waiting` is the share of the time in which the
+training had no batch, `longest` the longest of these moments. Host and device are one machine here,
+and share its cores.
 """
 
 import argparse

@@ -3,7 +3,7 @@
     python -m benchmarks.realm_step --rows=10000,100000,1000000
 
 A model of 2 layers of width 128 and random blocks; the index is as in training. Each part is timed
-as a program of its own, embedder and reader there and back, and has its share of the step's time:
+as a separate program, embedder and reader there and back, and has its share of the step's time:
 the parts need not add up to it.
 """
 

@@ -42,7 +42,7 @@ _ALONE = 64  # texts that are encoded one after the other
 
 
 def texts_of(version: Path, count: int) -> list[str]:
-    """Evenly spaced passages, as they are tokenized."""
+    """Evenly spaced passages of the tokenized ones."""
     passages = Passages(version)
     rows = np.linspace(0, len(passages) - 1, min(count, len(passages))).astype(int)
     found = [passages.passage(int(row)) for row in np.unique(rows)]

@@ -1,8 +1,8 @@
 """PyTorch: the peer of benchmarks/marge_step.py, MARGE's equations as a careful user writes them.
 
-Every chunk is a row of its own, so that no attention is computed between chunks that do not see
+Every chunk is a separate row, so that no attention is computed between chunks that do not see
 each other; post-LN layers, PyTorch's scaled_dot_product_attention, logits only where a token is
-told. Modules are named as ours, so that `load` finds their weights.
+predicted. Modules are named as ours, so that `load` finds their weights.
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ EPSILON = 1e-12
 
 
 class Sizes(NamedTuple):
-    """What `Marge` is built of; `after` is the layer of the encoder behind which g is read."""
+    """What `Marge` is built of; `after` is the layer of the encoder after which g is read."""
 
     vocabulary: int
     width: int
@@ -115,7 +115,7 @@ class Embeddings(nn.Module):
 
 
 class Encoder(nn.Module):
-    """Gives the states behind its first layers, too."""
+    """Returns the states after its first layers, too."""
 
     def __init__(self, sizes: Sizes):
         super().__init__()
@@ -148,7 +148,7 @@ class Decoder(nn.Module):
         self.layers = nn.ModuleList(Layer(sizes, True) for _ in range(sizes.upper))
 
     def forward(self, words, memory, bias):
-        """[R S, T, D] of words as many; padding is behind each text, which looks back alone."""
+        """[R S, T, D] of words as many; padding is after each text, which looks back alone."""
         x = self.norm(words + self.position.weight[: words.shape[1]])
         for layer in (*self.base, *self.layers):
             x = layer(x, None, memory, bias)
@@ -156,7 +156,7 @@ class Decoder(nn.Module):
 
 
 class Marge(nn.Module):
-    """Encoder, g behind its first layers, decoder over all evidence of a sub-batch."""
+    """Encoder, g after its first layers, decoder over all evidence of a sub-batch."""
 
     def __init__(self, sizes: Sizes):
         super().__init__()
@@ -165,7 +165,7 @@ class Marge(nn.Module):
         self.bias = nn.Parameter(torch.zeros(sizes.vocabulary))
 
     def forward(self, target: Chunks, evidence: Chunks, language: int) -> torch.Tensor:
-        """The mean of -log p over the tokens that are to be told."""
+        """The mean of -log p over the tokens that are predicted."""
         states, given = self.encoder(evidence)
         _, wanted = self.encoder(target, only_g=True)
         relevance = wanted @ given.transpose(1, 2)  # [R, S_target, S_evidence]

@@ -1,13 +1,13 @@
-"""A RetroMAE training step beside its peer in PyTorch and transformers, on the same passages.
+"""A RetroMAE training step compared with its peer in PyTorch, on the same passages.
 
     python -m benchmarks.train_step --size=mini [--length=128] [--rows=16] [--rounds=5]
 
 Prints tokens that are not padding per second and peak memory of three: ours (packed rows, masks
 drawn on the device, inside the step), the peer over length-sorted batches padded to their longest
-passage, and the peer padded to the full length. float32 on CPU, bfloat16 on an accelerator. Beside
+passage, and the peer padded to the full length. float32 on CPU, bfloat16 on an accelerator. Next to
 them the matrix products of each, a token that is not padding, and how fast they ran.
 
-Each runs in a process of its own, with memory in huge pages, and they take turns, so that other
+Each runs in a separate process, with memory in huge pages, and they take turns, so that other
 load on the machine meets all alike. The first step of a turn, compilation, tokenizing and the
 peer's masks, which it is given for nothing, are not counted. Needs the extra `interop`.
 """

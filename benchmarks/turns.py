@@ -1,4 +1,4 @@
-"""Contestants that take turns, each in a process of its own, so that other load meets all alike.
+"""Contestants that take turns, each in a separate process, so that other load meets all alike.
 
 What benchmarks of training steps share. Imports neither JAX nor PyTorch by itself.
 """
@@ -73,7 +73,7 @@ class Worker:
 
     Args:
         module: the benchmark, which is run with this process's flags.
-        arguments: flags beside them; they tell it which contestant it is.
+        arguments: further flags, which say which contestant it is.
         cache: folder where JAX keeps compiled programs.
 
     Attributes:

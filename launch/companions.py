@@ -1,4 +1,4 @@
-"""Companions of a recipe's stages, as processes: next to their stage, or on a machine of their own.
+"""Companions of a recipe's stages, as processes: next to their stage, or on a separate machine.
 
 Next to a stage, a companion starts when the stage has begun its version, computes on the CPU, since
 the stage has the devices, and is ended with it. A stage that waits for another process, which makes
@@ -116,7 +116,7 @@ class Alongside:
     def _may_start(self, stage: Process) -> bool:
         try:
             return is_made_by(self._planned, stage.pid)
-        except errors.Unreachable as error:  # the next look asks again; the stage goes on
+        except errors.Unreachable as error:  # the next look asks again; the stage continues
             if not self._away:
                 print(f"companions of {self._planned.link.name}: {error}", file=sys.stderr)
             self._away = True

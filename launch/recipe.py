@@ -211,7 +211,7 @@ def _run(
     """Runs one stage as planned; its version when it is done, else the exit code to stop with.
 
     0 if the recipe was asked to stop, for then it did what it was asked; 143 if the stage alone
-    was, by a signal of its own or with another process, and saved, or if other processes did not
+    was, by a separate signal or with another process, and saved, or if other processes did not
     come in time: the recipe is not done, and whoever waits for it must not take it for done;
     128 + N if signal N killed it, which the same command may survive; 1 for an error. The same of a
     companion that failed before the stage was done.

@@ -1,10 +1,10 @@
 """What the words after `kennel run` become: a recipe and settings, as flags of gin.
 
 The first word is the recipe: a name of gin_configs/recipes, or a path that ends in `.gin`; after
-`kennel sweep` a sweep, in the same way. Every
-other word is a setting: `NAME=VALUE` is `--gin.NAME=VALUE`, in the same order. Flags go on as they
-are. What VALUE means is decided by `t5x_style.configuration.gin_reader.override_value`: one gin
-value, or else the text itself.
+`kennel sweep` a sweep, in the same way. Every other word is a setting: `NAME=VALUE` is
+`--gin.NAME=VALUE`, in the same order. Flags stay unchanged.
+`t5x_style.configuration.gin_reader.override_value` decides what VALUE means: one gin value, or
+else the text itself.
 """
 
 import re

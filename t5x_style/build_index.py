@@ -49,7 +49,7 @@ def build_index(
 
 
 def check(keep: int, minimum_recall: float) -> None:
-    """What can be known to be wrong before `build_index` runs.
+    """Check arguments before `build_index` runs.
 
     Raises:
       ValueError: a number out of its range.

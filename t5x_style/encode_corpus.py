@@ -1,4 +1,4 @@
-"""Stage: the vectors of each text of a source, under the contract of the model that made them.
+"""Stage: embed each text of a source, under the contract of the model.
 
 Other representations that the model offers are written next to them, all of one forward pass. They
 are written in shards (`retrieval.embedding_shards`). Stopped and started again, the stage makes the
@@ -86,7 +86,7 @@ def encode_corpus(
 
 
 def check(function: str, kinds: Sequence[str], storage: embedding_shards.Storage) -> None:
-    """What can be known to be wrong before `encode_corpus` runs.
+    """Check arguments before `encode_corpus` runs.
 
     Raises:
       RepresentationError: there is no such function or kind, or the storage is not for them.

@@ -1,4 +1,4 @@
-"""Stage: systems against judgements, as TREC runs, metrics with intervals, and a table."""
+"""Stage: evaluate systems against judgements: TREC runs, metrics with intervals, and a table."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -120,7 +120,7 @@ def check(
     compared: Sequence[tuple[str, str]],
     published: Mapping[str, Mapping[str, float]] | None = None,
 ) -> None:
-    """What can be known to be wrong before `evaluate` runs; reads names of files only.
+    """Check arguments before `evaluate` runs; reads names of files only.
 
     Raises:
       MetricError, ValueError: see `evaluate`.

@@ -1,4 +1,4 @@
-"""Stage: readers over retrievers, as answers, metrics with intervals, and a table."""
+"""Stage: evaluate readers over retrievers: answers, metrics with intervals, and a table."""
 
 import json
 import sys
@@ -90,7 +90,7 @@ def check(
     samples: int,
     compared: Sequence[tuple[str, str]],
 ) -> None:
-    """What can be known to be wrong before `evaluate_answers` runs; ValueError, see there."""
+    """Check arguments before `evaluate_answers` runs; ValueError, see there."""
     if samples < 1:
         raise ValueError(f"evaluate_answers.samples: expected at least 1, found {samples}")
     names = [system.name for system in answering]

@@ -1,4 +1,4 @@
-"""Stage: how well models compare sentences of many languages: metrics, tables, and pictures."""
+"""Stage: evaluate models on sentences of many languages: metrics, tables, and pictures."""
 
 import json
 import sys
@@ -29,7 +29,7 @@ JOBS = {
 
 
 class Task(Protocol):
-    """Something that is asked of systems."""
+    """A task that systems are evaluated on."""
 
     @property
     def name(self) -> str:
@@ -37,7 +37,7 @@ class Task(Protocol):
         ...
 
     def facts(self) -> dict[str, Any]:
-        """How much is asked, by what it is called."""
+        """Counts of the task, by name."""
         ...
 
     def measure(self, system: SentenceSystem) -> dict[str, dict[str, float]]:
@@ -127,7 +127,7 @@ def _pictures(
 
 
 def check(systems: Sequence[SentenceSystem], tasks: Sequence[Task]) -> None:
-    """What can be known to be wrong before `evaluate_bitext` runs; ValueError, see there."""
+    """Check arguments before `evaluate_bitext` runs; ValueError, see there."""
     _require_names([one.name for one in systems], "systems")
     _require_names([one.name for one in tasks], "tasks")
 
@@ -138,7 +138,7 @@ def _require_names(names: Sequence[str], what: str) -> None:
 
 
 def table(name: str, report: Mapping[str, Any]) -> Table:
-    """The systems beside each other, by groups of languages.
+    """Table of all systems, with a column for each group of languages.
 
     Args:
       name: of the task.
@@ -170,7 +170,7 @@ def by_language(
 
     Args:
       sets: what metrics.json says of them.
-      trained: see `evaluate_bitext`; a star stands behind a language that was not trained on.
+      trained: see `evaluate_bitext`; a star follows a language that was not trained on.
     """
     parts = []
     for name, report in sets.items():

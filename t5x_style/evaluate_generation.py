@@ -1,4 +1,4 @@
-"""Stage: how well texts were written, beside what costs nothing: metrics, and tables."""
+"""Stage: evaluate generated texts against references and a baseline: metrics, and tables."""
 
 import json
 import sys
@@ -36,7 +36,7 @@ def evaluate_generation(
       references: JSON lines that the texts are compared with: documents of the same names in the
         languages that were written, or summaries; see `generation.read_texts`.
       documents: JSON lines of the documents that were read.
-      baseline: 'copy' for translations: the document as it is; 'lead' for summaries: its first
+      baseline: 'copy' for translations: the document unchanged; 'lead' for summaries: its first
         words, as many as the references have on average.
       model_dir: where the files go.
 

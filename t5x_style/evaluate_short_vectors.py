@@ -1,4 +1,4 @@
-"""Stage: retrieval with truncated vectors, of which only the first dimensions are kept.
+"""Stage: evaluate retrieval with truncated vectors, which keep only the first dimensions.
 
 A model that was trained for it (Matryoshka learning, arXiv:2205.13147) loses little; any other is
 measured in the same way, to compare. Passages are not embedded again: their vectors are cut. Of
@@ -122,7 +122,7 @@ def check(
     metrics: Sequence[str],
     kind: str = "dense",
 ) -> None:
-    """What can be known to be wrong before the job runs; reads names of files only.
+    """Check arguments before the job runs; reads names of files only.
 
     Raises:
       ValueError: lengths below 1 or twice, or metrics as in `evaluate`.
@@ -143,7 +143,7 @@ def check(
 
 
 def cut(vectors: Representation, length: int, contract: Contract) -> Representation:
-    """The first `length` dimensions of vectors [N, D], or of `Entries`, as they are compared."""
+    """The first `length` dimensions of vectors [N, D]or of `Entries`, ready for comparison."""
     if isinstance(vectors, Entries):
         return cutting.cut(vectors, length)
     short = np.ascontiguousarray(vectors[:, :length], np.float32)

@@ -1,4 +1,4 @@
-"""Stage: keeps the translations that a model of an earlier round takes for translations.
+"""Stage: filter translations by the score of a model from an earlier round.
 
 A pair of sentences is scored by margin (arXiv:1811.01136), among the other sentences of its pair of
 languages: a good translation is nearer than what else is near.
@@ -41,7 +41,7 @@ JOBS = {
 
 @dataclasses.dataclass(frozen=True)
 class QualityRule:
-    """Which translations are kept.
+    """Rule for keeping translations.
 
     Attributes:
       min_score: score that is kept at least, in units of the margin; of 'ratio' 1 is as near as
@@ -181,7 +181,7 @@ def _write(
 
 
 def _told(lines: Sequence[str], scores: np.ndarray, kept: np.ndarray) -> dict[str, Any]:
-    """What became of the translations of a pair of languages."""
+    """Report on the translations of a pair of languages."""
     order = np.argsort(scores, kind="stable")
     gone, stayed = order[~kept[order]], order[kept[order]]
     examples = {

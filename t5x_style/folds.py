@@ -30,7 +30,7 @@ class FoldError(ValueError):
 
 
 class Fold(NamedTuple):
-    """What a finished run says."""
+    """Results of a finished run."""
 
     folder: Path
     verdict: Report

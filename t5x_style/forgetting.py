@@ -1,4 +1,4 @@
-"""Stage: a model on collections that its tuning has not seen.
+"""Stage: evaluate a model on collections that were not part of its tuning.
 
 One model a stage: the untouched encoder is measured once, however often it is tuned. The verdict
 compares what two of these stages found.
@@ -65,7 +65,7 @@ def forgetting(
 
 
 def check(collections: Sequence[str], split: str, depth: int, metrics: Sequence[str]) -> None:
-    """What can be known to be wrong before `forgetting` runs; reads names of files only.
+    """Check arguments before `forgetting` runs; reads names of files only.
 
     Raises:
       ValueError: two folders of one name, or metrics as in `evaluate`.

@@ -87,7 +87,7 @@ def _slim(store: Store, entry: Entry, days: float) -> int:
     touched = tuple(n for n in names if OPTIMIZER in n or n.endswith(f"/{checksums.FILE_NAME}"))
     freed = collection.slim(store, entry, touched, checkpoint_directory.drop_optimizers, days)
     if not freed:
-        print(f"{entry.version.id} stays as it is: it is used now, or its files have changed")
+        print(f"{entry.version.id} is kept: it is used now, or its files have changed")
     return freed
 
 

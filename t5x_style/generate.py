@@ -1,4 +1,4 @@
-"""Stage: texts that a trained model writes, as written.jsonl: translations, summaries.
+"""Stage: generate texts with a trained model, as written.jsonl: translations, summaries.
 
 Requests are answered in parts; stopped and started again, the stage writes the parts that are
 missing, and ends with the bytes of a run that was not stopped. Batches are of one shape, so that
@@ -36,7 +36,7 @@ JOBS = {"generate": {"name": "generate", "version": 1, "outputs": ["written"], "
 
 
 class Request(Protocol):
-    """What is to be written.
+    """A text to write.
 
     Attributes:
       id, name: of a document; the name is equal of documents that say the same.

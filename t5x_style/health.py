@@ -1,4 +1,4 @@
-"""Says whether a run is healthy, from the logs of its trainings; it may still be running.
+"""Report whether a run is healthy, from the logs of its trainings; it may still be running.
 
     python -m t5x_style.health runs/quickstart
     python -m t5x_style.health runs/mine --reference=runs/before      # another run

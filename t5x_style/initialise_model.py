@@ -1,8 +1,8 @@
-"""Stage: a model of other weights as it is before the first step, as a folder like a training's.
+"""Stage: initialise a model from other weights and write it as the folder of a training.
 
 Stages that encode, evaluate, search and export a trained model then take a published one,
 untouched. To train it, give the same `initialise_from` to a training; or, where `fits` computed
-parameters that no source has, let the training go on with the folder.
+parameters that no source has, let the training continue from the folder.
 """
 
 import dataclasses
@@ -89,7 +89,7 @@ def initialise_model(
 
 
 def check(initialise_from: Sequence[warm_start.Initialise]) -> None:
-    """What can be known to be wrong before `initialise_model` runs; ValueError, see there."""
+    """Check arguments before `initialise_model` runs; ValueError, see there."""
     if not initialise_from:
         raise ValueError(
             "initialise_model.initialise_from: expected at least one source of weights, found "

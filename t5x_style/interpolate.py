@@ -95,7 +95,7 @@ def interpolate(
 
 
 def check(share: float | None, choice: Choice | None) -> None:
-    """What can be known to be wrong before `interpolate` runs; ValueError, see there."""
+    """Check arguments before `interpolate` runs; ValueError, see there."""
     if share is None and choice is None:
         raise ValueError(
             "interpolate.share: expected a number from 0 to 1 (INTERPOLATION), or a choice "

@@ -56,7 +56,7 @@ def mine(
 ) -> dict[str, str]:
     """Writes a line for each query that the split judges, in the order of queries.jsonl.
 
-    docs/mining.md tells what a line holds, and what negatives.origin.json beside it is for.
+    docs/mining.md describes the fields of a line, and the purpose of negatives.origin.json.
 
     Args:
       corpus: a folder in BEIR's layout.
@@ -112,7 +112,7 @@ def mine(
 
 
 def check(corpus: str, split: str, part_size: int, most_queries: int) -> None:
-    """What can be known to be wrong before `mine` runs; reads names of files only.
+    """Check arguments before `mine` runs; reads names of files only.
 
     Raises:
       ValueError: a number below its bound.

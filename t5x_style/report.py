@@ -188,7 +188,7 @@ def compare(results: Mapping[str, Any], system: str) -> str:
 
 
 def verdict(one: str, other: str, tests: Mapping[str, Mapping[str, float]]) -> str:
-    """How one system does against another.
+    """Verdict on one system against another.
 
     Args:
       one, other: the systems.
@@ -243,7 +243,7 @@ def _systems(results: Mapping[str, Any]) -> list[str]:
 
 
 def _comparisons(results: Mapping[str, Any]) -> list[str]:
-    """What the evaluation says of pairs of systems, an item of a list each."""
+    """Comparisons of pairs of systems in the evaluation, an item of a list each."""
     metrics = list(next(iter(results["systems"].values())))
     return [
         "- " + verdict(pair["one"], pair["other"], {metric: pair[metric] for metric in metrics})

@@ -46,7 +46,7 @@ def score(
 ) -> dict[str, str]:
     """Writes the lines of a file of negatives with `teacher_scores`, {passage id: score}.
 
-    docs/mining.md tells what a line holds.
+    docs/mining.md describes the fields of a line.
 
     Args:
       model: the re-ranker.
@@ -92,7 +92,7 @@ def score(
 
 
 def check(depth: int, part_size: int) -> None:
-    """What can be known to be wrong before `score` runs.
+    """Check arguments before `score` runs.
 
     Raises:
       ValueError: a number below 1.
@@ -122,7 +122,7 @@ def _line(line: pair_scoring.Line, scores: dict[str, float]) -> str:
 
 
 def _compared(negatives: str, texts: JointTexts) -> Mapping[str, Mapping[str, float]]:
-    """What the search says of each query's passages; {} where it chose them by these scores.
+    """Search scores of each query's passages; {} where they chose the negatives.
 
     With `max_score_ratio` no negative is above a positive by the search's scores, so that no
     re-ranker could be better.
@@ -133,7 +133,7 @@ def _compared(negatives: str, texts: JointTexts) -> Mapping[str, Mapping[str, fl
 
 
 def _tell(scored: Path, searched: Mapping[str, Mapping[str, float]]) -> None:
-    """Prints how often a positive stands first by the scores, and by the search that mined them."""
+    """Prints how often a positive ranks first by the scores, and by the search that mined them."""
     places = []  # of each query: whether it does by the one, by the other
     with open(scored, encoding="utf-8") as file:
         for record in map(json.loads, file):
@@ -145,7 +145,7 @@ def _tell(scored: Path, searched: Mapping[str, Mapping[str, float]]) -> None:
         return
     ours, theirs = (sum(side) / len(places) for side in zip(*places, strict=True))
     print(
-        f"score: a positive stands first for {ours:.1%} of {len(places)} queries, by the search's "
+        f"score: a positive ranks first for {ours:.1%} of {len(places)} queries, by the search's "
         f"scores for {theirs:.1%}",
         file=sys.stderr,
     )

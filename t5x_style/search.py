@@ -109,7 +109,7 @@ def show_answers(answers: Sequence[Answer], console: Console) -> None:
 
 
 def around(text: str, span: tuple[int, int] | None) -> tuple[str, str, str]:
-    """What stands before a span, the span, and what stands behind it: SNIPPET characters, a line.
+    """The text before a span, the span, and the text after it: SNIPPET characters, one line.
 
     Without a span: the text's beginning, and nothing.
     """

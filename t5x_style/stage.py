@@ -1,4 +1,4 @@
-"""Runs a job of any package as a stage; what gin files bind as `stage.run`.
+"""Run a job of any package as a stage; gin files bind it as `stage.run`.
 
     python -m t5x_style.stage --gin_file=... --gin.MODEL_DIR=...
 

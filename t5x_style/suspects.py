@@ -1,4 +1,4 @@
-"""Stage: labelled pairs that are probably wrong, for somebody to look at.
+"""Stage: find labelled pairs that are probably wrong, for a person to check.
 
 A pair is suspect if not one of several searches finds its passage among the best for its query. A
 shifted column or a wrong join makes such pairs in numbers; a few are merely hard. Nothing is left
@@ -86,7 +86,7 @@ def suspects(
 
 
 def check(corpus: str, split: str, depth: int) -> None:
-    """What can be known to be wrong before `suspects` runs; reads names of files only.
+    """Check arguments before `suspects` runs; reads names of files only.
 
     Raises:
       ValueError: depth below 1.

@@ -70,7 +70,7 @@ def train(
       cadence: steps, and how often what happens.
       seed: of parameters and of all randomness in steps.
       micro_batches: pieces of a batch for the gradient.
-      initialise_from: weights to take over when there is no checkpoint to resume from.
+      initialise_from: weights to import when there is no checkpoint to resume from.
       evaluators: run every `cadence.evaluate_every` steps.
       development_metric: 'evaluator/metric'; the checkpoint where it is largest is kept.
 
@@ -177,7 +177,7 @@ def measured_development_metric(
 
     Args:
       metric: 'evaluator/metric', or None for none.
-      evaluators: name -> names of its metrics, or None if it does not tell.
+      evaluators: name -> names of its metrics, or None if it does not list them.
 
     Raises:
       ValueError: none of the evaluators gives the metric.
@@ -200,7 +200,7 @@ def check(
     evaluators: Sequence[hooks.Evaluator],
     development_metric: str | None,
 ) -> None:
-    """What can be known to be wrong before `train` runs.
+    """Check arguments before `train` runs.
 
     Raises:
       ValueError: no evaluator gives the development metric, or two have one name; the source would

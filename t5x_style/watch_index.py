@@ -3,7 +3,7 @@
     python -m t5x_style.watch_index --gin_file=gin_configs/runs/indexes/watch.gin ...
     python -m t5x_style.watch_index --gin_file=gin_configs/runs/negatives/watch.gin ...
 
-A companion of a training, no stage: it publishes to a folder of its own. It writes nothing into the
+A companion of a training, no stage: it publishes to a separate folder. It writes nothing into the
 training's folder, a version that never changes once it is finished. Either folder may be on object
 storage: what is read there is copied first, what is built is uploaded.
 """

@@ -24,10 +24,10 @@ import pytest  # noqa: E402
 
 @pytest.fixture(scope="session")
 def shared() -> Path:
-    """The folder of real data sets and golden numbers; it lies beside the checkout or nowhere."""
+    """The folder of real data sets and golden numbers; it is next to the checkout, or absent."""
     folder = REPOSITORY.parent / "shared"
     if not folder.is_dir():
-        pytest.skip(f"needs the data folder {folder.name}/ beside the checkout")
+        pytest.skip(f"needs the data folder {folder.name}/ next to the checkout")
     return folder
 
 

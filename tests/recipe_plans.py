@@ -4,7 +4,7 @@
     python -m tests.recipe_plans --write    record the plans of today
 
 A plan is what identifies the results of a recipe's stages. Moving code, renaming it or writing a
-recipe in another way leaves all plans as they are; what is renamed keeps its first name in plans,
+recipe in another way leaves all plans unchanged; what is renamed keeps its first name in plans,
 see `t5x_style.configuration.renames`. Whoever changes a recipe on purpose records its new plan and
 reads the difference.
 

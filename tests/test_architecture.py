@@ -200,7 +200,7 @@ def test_files_import_their_own_floor_and_lower_ones(package):
     files = {module_name(path): path for path in sources(package.replace(".", "/"))}
     assert set(numbers) <= set(files)
     problems = [
-        f"{files[name]}: {other} is on a higher floor"
+        f"{files[name]}: {other} is in a higher layer"
         for name, number in numbers.items()
         for other in our_imports(files[name])
         if numbers.get(other, number) > number

@@ -56,5 +56,5 @@ def test_a_setting_reaches_the_stages_of_its_row(recipe, setting, stages, unchan
     changed = {name for name in before if any(before[name][p] != after[name][p] for p in parts)}
     said = set() if stages.startswith("none") else set(stages.split(", "))
     assert changed == said
-    if stages.startswith("none; a"):  # it is read all the same, by what may go on with it
+    if stages.startswith("none; a"):  # it is read all the same, by what may resume with it
         assert any(before[name]["operational"] != after[name]["operational"] for name in before)

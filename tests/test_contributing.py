@@ -1,4 +1,4 @@
-"""CONTRIBUTING.md is run as it is written: its files in a folder, then its command."""
+"""CONTRIBUTING.md is run as written: its files in a folder, then its command."""
 
 import ast
 import json

@@ -4,7 +4,7 @@
     token_types    0   0   0   0   1   1
 
 A store's row is such a pair, and its table `label` has the number of each row's class. Ids may
-begin with a language, "de/17": what is told by language goes by it.
+begin with a language, "de/17": metrics by language use it.
 """
 
 import dataclasses
@@ -139,7 +139,7 @@ class LabelledPairsPipeline(Pipeline):
           classes: that the objective was built for.
           side: tokens at which texts were cut.
           seed, rows, length, segments, block, temperature, by_language, tokenizer: see `Pipeline`;
-            1 segment gives each pair a row of its own.
+            1 segment gives each pair a separate row.
 
         Raises:
           ValueError, StoreError: as `Pipeline`; stores of other rows or classes; a class of which
@@ -186,7 +186,7 @@ class LabelledPairsPipeline(Pipeline):
 
 
 class PairSource(EncodeSource):
-    """Every pair of a store exactly once, packed, for telling its class.
+    """Every pair of a store exactly once, packed, for classification.
 
     Attributes:
       classes: their names.
@@ -252,7 +252,7 @@ def _with_types(spec: token_groups.GroupSpec) -> token_groups.GroupSpec:
 
 
 def _typed(group: token_groups.Group, ends: np.ndarray) -> token_groups.Group:
-    """`group` with `token_types`: 1 behind the first text, which has `ends` [B, S] tokens."""
+    """`group` with `token_types`: 1 after the first text, which has `ends` [B, S] tokens."""
     segment = np.maximum(group["segment_ids"] - 1, 0)
     behind = group["positions"] >= np.take_along_axis(ends, segment, axis=1)
     return group | {"token_types": (behind & (group["segment_ids"] > 0)).astype(np.int32)}

@@ -1,4 +1,4 @@
-"""A store of blocks as what is retrieved from: rows of one length, and what they belong to."""
+"""Retrieval corpus of a store of blocks: rows of one length, and their pages and duplicates."""
 
 import dataclasses
 import functools
@@ -49,7 +49,7 @@ class StoreCorpus:
 
     @property
     def rows(self) -> int:
-        """How many there are."""
+        """Number of rows."""
         return self._sizes().rows
 
     @property
@@ -73,14 +73,14 @@ class StoreCorpus:
         return _opened(self.store).ids
 
     def tokens_of(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Tokens of some rows, int32 [n, length], padding behind their ends; and lengths [n]."""
+        """Tokens of some rows, int32 [n, length], padding after their ends; and lengths [n]."""
         found = np.full((len(rows), self.length), token_groups.PAD, np.int32)
         passages = _opened(self.store).read(rows)
         found[np.arange(self.length)[None] < passages.lengths[:, None]] = passages.tokens
         return found, passages.lengths.astype(np.int32)
 
     def tokens(self, start: int, end: int) -> np.ndarray:
-        """Rows start to end - 1: int32 [end - start, length], padding behind their ends."""
+        """Rows start to end - 1: int32 [end - start, length], padding after their ends."""
         found = np.full((end - start, self.length), token_groups.PAD, np.int32)
         for first in range(start, end, _AT_ONCE):
             last = min(first + _AT_ONCE, end)

@@ -1,4 +1,4 @@
-"""The order in which examples of one a row are shown, as a function of seed and step alone."""
+"""Order of examples, one a row, as a function of seed and step alone."""
 
 import functools
 import hashlib
@@ -14,7 +14,7 @@ _VERSION = 1  # part of every fingerprint: raise it when the same arguments woul
 
 
 class EpochPlan:
-    """Which examples, one a row, are in which step.
+    """Assignment of examples, one a row, to steps.
 
     Every epoch shows each that can be used once, in a new order; those that are left over when an
     epoch does not divide into batches are not shown in it.

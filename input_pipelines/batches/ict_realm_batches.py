@@ -1,4 +1,4 @@
-"""Sentences of a store of blocks, one a row: as queries of REALM, and beside their blocks for ICT.
+"""Sentences of a store of blocks, one a row: as queries of REALM, and with their blocks for ICT.
 
 The batch of a step is a function of seed and step alone. Every epoch shows each sentence that fits
 once, in a new order; those that are left over when an epoch does not divide into batches are not
@@ -17,7 +17,7 @@ from input_pipelines.store.token_store import StoreError, TokenStore
 
 
 class _Sentences(abc.ABC):
-    """What both pipelines are made of: a store of blocks, its sentences, a plan over some of them.
+    """Shared base of both pipelines: a store of blocks, its sentences, a plan over some of them.
 
     Attributes:
       store: of blocks.
@@ -96,7 +96,7 @@ class SalientSentences(_Sentences):
           max_span_tokens: longer spans, and those that are cut, are no spans.
           seed: of the order.
           require_spans: whether sentences without a span are left out.
-          corpus: what is retrieved from, whose rows `source_row` tells; it has to be of the same
+          corpus: what is retrieved from, whose rows `source_row` gives; it has to be of the same
             store. None: another text altogether, in which no sentence has a row.
           tokenizer: a tokenizer's folder that the store has to fit.
 

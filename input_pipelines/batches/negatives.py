@@ -1,6 +1,6 @@
-"""The file that says which passages answer a query and which only look as if they did.
+"""Reads a negatives file: passages that answer a query, and passages that only look like it.
 
-docs/mining.md describes its lines, and the `.origin.json` that lies beside a file that was mined.
+docs/mining.md describes its lines, and the `.origin.json` next to a mined file.
 """
 
 import hashlib
@@ -26,7 +26,7 @@ class PairsError(ValueError):
 
 @dataclass(frozen=True)
 class Pairs:
-    """What a negatives file says, as rows of the stores.
+    """Content of a negatives file, as rows of the stores.
 
     Attributes:
       queries: int64 [Q], rows in the query store.
@@ -51,14 +51,14 @@ class Pairs:
         ]
 
     def teacher_scores(self, picked: np.ndarray, documents: np.ndarray) -> np.ndarray:
-        """What the teacher says of passages that stand with queries.
+        """The teacher's scores of queries' passages.
 
         Args:
           picked: int64 [B], which of the Q.
           documents: int64 [B, G], rows in the passage store.
 
         Returns:
-          float32 [B, G]; NO_SCORE for a passage that the file does not name beside the query.
+          float32 [B, G]; NO_SCORE for a passage that the file does not list for the query.
         """
         assert self.teacher is not None
         named = np.concatenate([self.positives, self.negatives], axis=1)[picked]  # [B, N]
@@ -136,7 +136,7 @@ def hits(path: str) -> list[str]:
 
 
 def searched_scores(path: str) -> dict[str, dict[str, float]]:
-    """What the search that mined a file says: query -> passage -> score.
+    """Scores of the search that mined a file: query -> passage -> score.
 
     Queries whose line has no score of each passage, such as one that was edited, are left out.
 
@@ -217,7 +217,7 @@ def _warn(path: str, lines: Iterable[_Line]) -> None:
 def _check_origin(
     path: str, query_store: TokenStore, passage_store: TokenStore, made_by: str | None
 ) -> None:
-    """Compares what lies beside a mined file with the stores; a file by hand has nothing there."""
+    """Compares the origin of a mined file with the stores; a file made by hand has none."""
     origin = Path(path).with_suffix(".origin.json")
     if not origin.is_file():
         if made_by is not None:
@@ -235,7 +235,7 @@ def _check_origin(
     for kind, store in (("queries", query_store), ("passages", passage_store)):
         for name, digest in record[kind].items():
             if name not in store.row_of or _digest(store, name, kind) == digest:
-                continue  # what a file names and a store lacks is told line by line
+                continue  # what a file names and a store lacks is reported line by line
             raise PairsError(
                 f"{path} was made from other {kind} than {store.folder}: {name!r} has another "
                 "text there. Mine again from this corpus, or prepare the store from the one that "

@@ -121,7 +121,7 @@ class Pipeline:
         )
         self.group = group
         self.fingerprint = self.plan.fingerprint
-        # The parts of a store stand in its order, so that numbers count through stores and parts.
+        # The parts of a store are in its order, so that numbers count through stores and parts.
         self._offsets = np.cumsum([0, *map(len, self.stores)])
 
     @staticmethod
@@ -171,7 +171,7 @@ class Pipeline:
 
 
 class _Part(NamedTuple):
-    """Rows that have a share of their own in a mixture."""
+    """Rows with a separate share in a mixture."""
 
     lengths: np.ndarray
     fingerprint: str
@@ -236,8 +236,8 @@ class EncodeSource:
           sample: this many passages, chosen by `seed`, instead of all.
           always_include: ids that belong to the sample whatever the seed.
           tokenizer: a tokenizer's folder that the store has to fit.
-          cls_every: tokens of a text after which a further [CLS] stands, for a model that pools
-            by 'mcls'; what is cut leaves room for these.
+          cls_every: tokens of a text after which there is another [CLS], for a model that pools
+            by 'mcls'; truncation leaves space for these.
 
         Raises:
           ValueError: a size out of range, an id that the store does not have.
@@ -283,7 +283,7 @@ class EncodeSource:
         return np.concatenate([slots, spare])
 
     def _sizes(self) -> np.ndarray:
-        """Tokens of each passage, as it is encoded."""
+        """Tokens of each encoded passage."""
         lengths = np.minimum(self.store.lengths[self.rows], self._cut)
         return repeated_cls.with_repeated(lengths, self.cls_every)
 
@@ -306,7 +306,7 @@ class EncodeSource:
 
     @property
     def number_of_batches(self) -> int:
-        """How many `batches` gives."""
+        """Number of batches that `batches` gives."""
         return len(self._slots) // self._shape[0]
 
     @property
@@ -322,7 +322,7 @@ class EncodeSource:
         return len(self.ids)
 
     def texts(self) -> list[str]:
-        """What was tokenized, whole and without titles, in the order of `ids`."""
+        """Tokenized texts, whole and without titles, in the order of `ids`."""
         return [self.store.text(row).text for row in self.rows.tolist()]
 
     @property
@@ -337,7 +337,7 @@ class EncodeSource:
 
     @property
     def layout(self) -> str:
-        """How titles stand in the passages, see `layouts.Layout.name`."""
+        """Layout of titles in the passages, see `layouts.Layout.name`."""
         return str(self.store.manifest["layout"])
 
     @property

@@ -1,4 +1,4 @@
-"""The plan: which passages fill which rows of which step, as a pure function of (seed, step).
+"""Packing plan: assigns passages to the rows of each step, as a pure function of (seed, step).
 
 A plan is an endless list of rows. Epoch `e` orders its passages by a hash of (seed, e); that order
 is cut into blocks of thousands of passages; each block is packed by itself, and its rows are
@@ -69,7 +69,7 @@ def pack_counts(counts: np.ndarray, row_length: int, segments: int) -> list[RowG
     alike are handled together, so the work depends on the number of lengths, not of passages.
     """
     groups: list[RowGroup] = []  # every row there is
-    open_groups: list[RowGroup] = []  # those with room and a free segment, the fullest first
+    open_groups: list[RowGroup] = []  # those with free tokens and a free segment, the fullest first
     for length in np.flatnonzero(counts)[::-1].tolist():
         left = int(counts[length])
         while left:
@@ -82,7 +82,7 @@ def pack_counts(counts: np.ndarray, row_length: int, segments: int) -> list[RowG
                 group = open_groups.pop(at)
                 times = min(group.room // length, group.free, left)
                 rest = group.rows - left // times
-                if rest > 0:  # only some of these rows are needed: the others stay as they are
+                if rest > 0:  # only some of these rows are needed: the others stay unchanged
                     other = RowGroup(group.room, group.free, rest, group.filled)
                     groups.append(other)
                     bisect.insort(open_groups, other, key=_room)
@@ -146,7 +146,7 @@ def temperature_of(exponent: float) -> float:
 
 
 class MixtureOrder:
-    """In which order passages of several stores are shown, epoch after epoch.
+    """Order of the passages of several stores, epoch after epoch.
 
     A passage has a global number: its row in its store plus the sizes of the stores before it. An
     epoch is as many passages as all stores hold together; store k gives its share of them, walking
@@ -196,7 +196,7 @@ class MixtureOrder:
 
 
 class Plan:
-    """Which passages fill which rows of which step.
+    """Assignment of passages to the rows of each step.
 
     Epochs, and the global numbers of passages, are those of `MixtureOrder`.
 
@@ -242,7 +242,7 @@ class Plan:
         self.blocks = max(1, round(total / block))
         self._bounds = np.arange(self.blocks + 1) * total // self.blocks
         self.fingerprint = self._hash(fingerprints)
-        # Rows before each epoch, and rows before each block of it; grown as they are asked for.
+        # Rows before each epoch, and rows before each block of it; extended on demand.
         self._epoch_starts = [0]
         self._tables: list[np.ndarray] = []
         self._lock = threading.RLock()

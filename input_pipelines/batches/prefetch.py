@@ -1,4 +1,4 @@
-"""Turns "batch of step s" into an iterator that tf.data prefetches. Holds no state of its own."""
+"""Turn "batch of step s" into an iterator that tf.data prefetches; holds no state."""
 
 import atexit
 import functools
@@ -16,7 +16,7 @@ _FOREVER = np.iinfo(np.int64).max
 
 
 class _Maker:
-    """What runs in tf.data's thread; it does not know the iterator, so it keeps none alive."""
+    """Job of tf.data's thread; it does not refer to the iterator, so it keeps none alive."""
 
     def __init__(self, make: Callable[[int], Batch], names: list[tuple[str, str]]):
         self.make, self.names = make, names

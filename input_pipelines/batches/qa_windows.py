@@ -1,4 +1,4 @@
-"""Questions beside windows of their passages, to be answered; and which answers are right."""
+"""Questions with windows of their passages, to be answered, and their right answers."""
 
 from collections.abc import Iterator
 
@@ -108,7 +108,7 @@ class WindowsToAnswer:
         return token_groups.build_group(read, slots, length)
 
     def text(self, number: int, start: int, end: int) -> str:
-        """What the tokens start to end of window `number` stand for, as its passage has it.
+        """The text of the passage at the tokens start to end of window `number`.
 
         '' where a token is none of the passage.
         """

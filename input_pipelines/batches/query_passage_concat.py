@@ -1,4 +1,4 @@
-"""A query and a passage in one text, as a re-ranker reads them.
+"""Concatenate a query and a passage into one text, the input of a re-ranker.
 
     tokens        CLS  q  ##q SEP  p  ##p  p  SEP
     token_types    0   0   0   0   1   1   1   1
@@ -51,7 +51,7 @@ def build_group(
 
 
 def join(queries: Passages, passages: Passages) -> Passages:
-    """Each query with its passage behind it, whose [CLS] goes; as many of one as of the other."""
+    """Each query followed by its passage without [CLS]; as many of one as of the other."""
     both = Passages(
         np.concatenate([queries.tokens, passages.tokens]),
         np.concatenate([queries.word_starts, passages.word_starts]),
@@ -70,7 +70,7 @@ class JointTexts:
     Attributes:
       query_length, passage_length: tokens at which texts are cut, here or when a store was made.
       query_prefix, passage_prefix: text that was put before each.
-      passage_layout: how titles stand in passages, see `layouts.Layout.name`.
+      passage_layout: how titles are put into passages, see `layouts.Layout.name`.
       tokenizer_fingerprint: of the tokenizer that made both.
     """
 
@@ -126,7 +126,7 @@ class JointTexts:
         )
 
     def searched(self, negatives: str) -> dict[str, dict[str, float]]:
-        """What the search that mined a file says of its passages, see `searched_scores`."""
+        """Scores of the search that mined a file, see `searched_scores`."""
         return searched_scores(negatives)
 
     def _passages(self, rows: list[int]) -> list[str]:

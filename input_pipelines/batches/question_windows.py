@@ -1,8 +1,8 @@
-"""Questions beside windows of the passage that answers them, as rows of a store and in batches.
+"""Questions with windows of the passage that answers them, as rows of a store and in batches.
 
     [CLS] question [SEP] window of the passage [SEP]
 
-A passage that is too long is read in windows, each of which begins `stride` tokens behind the one
+A passage that is too long is read in windows, each of which begins `stride` tokens after the one
 before it and holds as many as the question leaves. A worked case, a question of 2 tokens, a passage
 of 6 whose answer is tokens 3 and 4, windows of 8 tokens in all, stride 2:
 
@@ -54,8 +54,8 @@ class Window(NamedTuple):
 class QuestionWindows(layouts.Plain):
     """A layout (`layouts.Layout`): windows of a record, its title asked and its text the passage.
 
-    The record's source, "start:end", says at which characters of the passage the answer stands; one
-    for which no token stands has no rows, and is counted as truncated, and so is one whose question
+    The record's source, "start:end", gives the characters of the passage that are the answer; one
+    without a token has no rows, and is counted as truncated, and so is one whose question
     is cut.
 
     Attributes:
@@ -142,7 +142,7 @@ def _characters_of(record: Record) -> tuple[int, int]:
 
 
 def _tokens_of(passage: Pieces, start: int, end: int) -> tuple[int, int] | None:
-    """First and last token that stand for a part of these characters; None if none do."""
+    """First and last token that overlap these characters; None if none do."""
     begins, ends = passage.offsets[:, 0], passage.offsets[:, 1]
     inside = np.flatnonzero((begins < end) & (ends > start) & (ends > begins))
     return (int(inside[0]), int(inside[-1])) if len(inside) else None
@@ -181,7 +181,7 @@ class QuestionWindowsPipeline(Pipeline):
           question_length: tokens at which questions were cut.
           window: tokens of a row of the stores at most.
           seed, rows, length, segments, block, tokenizer: see `Pipeline`; 1 segment gives each
-            window a row of its own.
+            window a separate row.
 
         Raises:
           ValueError, StoreError: as `Pipeline`; stores of other rows; not one window with an
@@ -217,7 +217,7 @@ def _require(store: TokenStore, question_length: int, window: int) -> None:
     name, _, rest = str(store.manifest["layout"]).partition(":")
     if name != NAME:
         raise StoreError(
-            f"token store {store.folder}: expected questions beside passages, prepared with "
+            f"token store {store.folder}: expected questions with passages, prepared with "
             f"runs/stores/question_windows.gin, found rows of layout {store.manifest['layout']!r}"
         )
     if int(rest.partition(":")[0]) != question_length:

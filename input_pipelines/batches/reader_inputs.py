@@ -3,7 +3,7 @@
     [CLS] question [SEP] body [SEP]
 
 A passage's title is left out. Texts are tokenized here, so that a span of tokens can be shown as
-the characters of the passage that it stands for.
+the characters of the passage that it covers.
 """
 
 import dataclasses
@@ -21,7 +21,7 @@ _AT_ONCE = 1024  # texts that are tokenized together
 
 
 class Reading:
-    """How a reader's texts are made.
+    """Settings of a reader's input texts.
 
     Attributes:
       query_length, passage_length: tokens at which question and passage are cut, as in training:
@@ -121,7 +121,7 @@ class Pairs:
         }
 
     def characters(self, number: int, start: int, end: int) -> tuple[int, int] | None:
-        """The characters of passage `number` that tokens start to end of its text stand for.
+        """The range of characters of passage `number` that tokens start to end of its text cover.
 
         Args:
           number: of the pair.

@@ -1,7 +1,7 @@
-"""MCLS: a long text that has [CLS] once more before each further so many tokens. NumPy only.
+"""MCLS: insert another [CLS] into a long text after every `every` tokens. NumPy only.
 
 Chen et al. 2024, arXiv:2402.03216, appendix. Everywhere `every` is how many tokens of a text follow
-a [CLS]; None stands for one [CLS] alone.
+a [CLS]; None means a single [CLS].
 """
 
 import numpy as np

@@ -1,4 +1,4 @@
-"""Texts in memory as batches of token groups, for texts that are in no token store."""
+"""Batches of token groups from texts in memory, for texts that are in no token store."""
 
 import hashlib
 from collections.abc import Iterator, Sequence
@@ -11,7 +11,7 @@ from input_pipelines.tokenizers.tokenization import Tokenizer
 
 
 class TextBatches:
-    """Texts that are tokenized when batches are asked for; one a row, those of a length together.
+    """Texts, tokenized on demand; one a row, texts of one length together.
 
     Attributes:
       ids: one for each text.

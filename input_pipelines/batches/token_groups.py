@@ -6,7 +6,7 @@ import numpy as np
 
 from input_pipelines.store.token_store import Passages
 
-PAD = 0  # what stands in padding; no model sees it, it only has to be a valid token
+PAD = 0  # the token of padding; no model sees it, it only has to be a valid token
 NONE = -1  # example_id, and place in a plan, of a segment that is free
 
 Group = dict[str, np.ndarray]

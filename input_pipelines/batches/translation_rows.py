@@ -1,8 +1,8 @@
 """Translations as rows of a token store, [CLS] source [SEP] target [SEP], and taken apart again.
 
-One store serves both stages of LaBSE: TLM reads its rows as they are, translation ranking reads
-both sides apart. Ids begin with the pair of languages, "en_de/...", and rows of a pair stand
-together, as `translations.gather` writes them.
+One store serves both stages of LaBSE: TLM reads its rows unchanged, translation ranking reads
+both sides apart. Ids begin with the pair of languages, "en_de/...", and rows of a pair are
+adjacent, as `translations.gather` writes them.
 """
 
 import dataclasses
@@ -37,7 +37,7 @@ class TranslationFile:
     max_line_bytes: int = 1_000_000
 
     def records(self, bad: BadRecords) -> Iterator[Record]:
-        """Yields the records in order, telling `bad` of malformed ones."""
+        """Yields the records in order, reporting malformed ones to `bad`."""
         unique = UniqueIds()
         for number, line, row in text_sources.json_lines(self.path, self.max_line_bytes, bad):
             where = f"{self.path}:{number}"
@@ -157,10 +157,10 @@ def meanings(sources: Passages) -> np.ndarray:
 
 
 def language_runs(store: TokenStore) -> list[tuple[str, int, int]]:
-    """(language or pair of them, first row, one behind the last) in the order of the rows.
+    """(language or pair of them, first row, one after the last) in the order of the rows.
 
     Raises:
-      StoreError: ids without languages, or rows of one that do not stand together.
+      StoreError: ids without languages, or rows of one that are not adjacent.
     """
     runs: list[tuple[str, int, int]] = []
     for row, name in enumerate(store.ids):

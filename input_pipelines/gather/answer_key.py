@@ -1,4 +1,4 @@
-"""Questions and what is right, for an evaluation that reads answers as text."""
+"""Questions and their right answers, for an evaluation that compares answers as text."""
 
 import os
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Articles with headings and links as passages, and what sections and links these have.
+"""Passages of articles, with the sections and links that they have.
 
 Reads what WikiExtractor writes, its version 2 with `--links --sections` and its version 3 with
 `--html`, in text form or in JSON form, escaped or not:
@@ -95,7 +95,7 @@ def gather(
 
 
 def check(words: int, min_words: int, max_bad_records: int) -> None:
-    """What can be known to be wrong before `gather` runs; ValueError: a number out of range."""
+    """Check arguments before `gather` runs; ValueError: a number out of range."""
     BadRecords(max_bad_records)
     if not 0 <= min_words <= words or words < 1:
         raise ValueError(

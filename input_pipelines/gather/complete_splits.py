@@ -86,7 +86,7 @@ def complete_splits(
 
 
 def check(corpus: str, dev_share: float, max_dev: int, max_bad_records: int) -> None:
-    """What can be known to be wrong before the job runs; reads names of files only.
+    """Check arguments before the job runs; reads names of files only.
 
     Raises:
       SourceError, ValueError: see `complete_splits`.

@@ -18,7 +18,7 @@ _CODE = re.compile(r"``([^`]*)``|`([^`]*)`_*")
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[A-Z`\"'(\[])")
 _RULER = re.compile(r"([=\-~*^#])\1{3,}")  # lines above and below a heading
 _SIGNATURE = re.compile(r"^[\w.]+\(.*\)(\s*->\s*[^\n]*)?(\n--)?$", re.DOTALL)
-# Words that tell nothing of what a function does; they do not count as content of a query.
+# Words that say nothing about what a function does; they do not count as content of a query.
 _EMPTY_WORDS = frozenset(
     """a an and are as at be been but by can class do does for from function get gets given has have
     helper if in instance into is it its may method module not object of on only or other return
@@ -46,7 +46,7 @@ def without_markup(text: str) -> str:
 def summary_and_rest(text: str) -> tuple[str, str]:
     """Splits a docstring into its first sentence (on one line) and everything else.
 
-    A signature that stands before the summary, as in C functions, stays in the rest:
+    A signature before the summary, as in C functions, stays in the rest:
       "f(x)\\n\\nAdd one. Not two.\\n\\nMore."  ->  ("Add one.", "f(x)\\n\\nNot two.\\n\\nMore.")
     """
     paragraphs = [p for p in re.split(r"\n\s*\n", text.strip()) if p.strip()]
@@ -118,7 +118,7 @@ def drop_ambiguous(queries: Iterable[Query]) -> tuple[list[Query], int]:
 
 
 def drop_quoted(queries: Iterable[Query], passages: Sequence[str]) -> tuple[list[Query], int]:
-    """Drops queries whose text stands, word for word, in some passage."""
+    """Drops queries whose text is, word for word, in some passage."""
     queries = list(queries)
     phrases = near_duplicates.Phrases(passages, shingle_size=4)
     kept = [q for q in queries if phrases.find(q.text) is None]

@@ -37,7 +37,7 @@ JOBS = {
 
 
 class Document(NamedTuple):
-    """One, whose language is a code as `languages.canonical` writes it."""
+    """A document; its language is a code as `languages.canonical` writes it."""
 
     language: str
     shard: str
@@ -67,20 +67,20 @@ def parts_of(document: str) -> tuple[str, str, str]:
 
 
 class DocumentSource(TextSource, Protocol):
-    """Where documents come from: a source whose texts have a language, a shard and a name."""
+    """Source of documents: texts with a language, a shard and a name."""
 
     @property
     def shard(self) -> str:
-        """What is compared with each other, for messages."""
+        """Name of the documents that are compared with each other, for messages."""
         ...
 
     def documents(self, bad: BadRecords) -> Iterator[tuple[str, Document]]:
-        """(file:line, document) of each, in a fixed order, telling `bad` of malformed ones."""
+        """(file:line, document) of each, in a fixed order, reporting malformed ones to `bad`."""
         ...
 
 
 class DocumentTexts:
-    """What makes a `DocumentSource` a `TextSource`: the ids of its records are LANGUAGE/SHARD/NAME.
+    """Adapter of a `DocumentSource` to a `TextSource`: record ids are LANGUAGE/SHARD/NAME.
 
     `gather` reads documents instead, which it checks itself.
     """
@@ -109,7 +109,7 @@ class DocumentFiles(DocumentTexts):
     Attributes:
       paths: files, read in this order.
       shard: what the documents are called that are compared with each other; with `shard_field`,
-        that stands before the field's value.
+        that is put before the field's value.
       shard_field: a field such as a date or the title of a linked article; "": all are of one
         shard.
       codes: the file's own code of a language -> its code; '' leaves its documents out.
@@ -130,7 +130,7 @@ class DocumentFiles(DocumentTexts):
     max_line_bytes: int = 10_000_000
 
     def documents(self, bad: BadRecords) -> Iterator[tuple[str, Document]]:
-        """(file:line, document) of each line, telling `bad` of malformed ones."""
+        """(file:line, document) of each line, reporting malformed ones to `bad`."""
         for path, file in zip(self.paths, places.file_names(self.paths), strict=True):
             for number, line, row in text_sources.json_lines(path, self.max_line_bytes, bad):
                 where = f"{path}:{number}"
@@ -176,7 +176,7 @@ def _as_id(row: Mapping[str, object], field: str) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class DocumentRules:
-    """What a document has to be like.
+    """Rules that a document must fulfil.
 
     Attributes:
       min_characters: of its text.
@@ -196,7 +196,7 @@ class DocumentRules:
             )
 
     def broken(self, document: Document) -> str:
-        """Which rule a document breaks, by name; '' for none."""
+        """Name of the rule that a document breaks; '' for none."""
         if len(document.text.strip()) < self.min_characters:
             return "too_short"
         script = languages.script(document.language)
@@ -270,7 +270,7 @@ def gather(
 
 
 def check(development_share: float, max_bad_records: int) -> None:
-    """What can be known to be wrong before `gather` runs; ValueError: a number out of range."""
+    """Check arguments before `gather` runs; ValueError: a number out of range."""
     BadRecords(max_bad_records)
     if not 0 <= development_share < 1:
         raise ValueError(

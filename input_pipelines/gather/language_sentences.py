@@ -1,4 +1,4 @@
-"""Sentences of many languages, a file each: what vocabularies and language models are made of.
+"""Sentences of many languages, a file each, to train vocabularies and language models on.
 
 `gather_sentences` writes `sentences/CODE.jsonl`, lines {"_id", "text"}, each sentence once, from
 both sides of translations and from text of one language; `mixture` reads the folder with languages
@@ -40,7 +40,7 @@ JOBS = {
 
 @dataclasses.dataclass(frozen=True)
 class SentenceRules:
-    """What text of one language has to be like; both sides of translations were looked at before.
+    """Rules for text of one language; sides of translations were checked before.
 
     Attributes:
       min_characters, max_characters: LaBSE drops lines of fewer than 10 and more than 5,000.
@@ -59,7 +59,7 @@ class SentenceRules:
             )
 
     def broken(self, text: str, script: str | None) -> str:
-        """Which rule a sentence breaks, by name; '' for none."""
+        """Name of the rule that a sentence breaks; '' for none."""
         if not self.min_characters <= len(text) <= self.max_characters:
             return "length"
         if languages.share_in_script(text, script) < self.min_script:
@@ -121,7 +121,7 @@ class _Files:
         self.dropped.setdefault(language, collections.Counter())[reason] += 1
 
     def close(self) -> None:
-        """What was written is on disk."""
+        """Close all files; their content is on disk afterwards."""
         self._stack.close()
 
 

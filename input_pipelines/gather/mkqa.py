@@ -1,6 +1,6 @@
 """MKQA: questions in 26 languages, to be answered from passages in English.
 
-Reads `mkqa.jsonl.gz` as it is published (apple/ml-mkqa; Longpre et al. 2021, arXiv:2007.15207): a
+Reads `mkqa.jsonl.gz` as published (apple/ml-mkqa; Longpre et al. 2021, arXiv:2007.15207): a
 line has `example_id`, `queries` {language: text} and `answers` {language: [{"type", "text",
 "aliases"}]}. As in Contriever's and M3's evaluation of cross-lingual retrieval (arXiv:2112.09118,
 arXiv:2402.03216), the answers are the English ones, with their aliases, whatever language asks.
@@ -71,7 +71,7 @@ def gather(
 
 
 def check(languages: Sequence[str], max_bad_records: int) -> None:
-    """What can be known to be wrong before `gather` runs; ValueError, see there."""
+    """Check arguments before `gather` runs; ValueError, see there."""
     BadRecords(max_bad_records)
     if not languages or len(set(languages)) < len(languages):
         raise ValueError(f"mkqa.gather.languages: expected some, each once, found {languages}")

@@ -48,7 +48,7 @@ class Stories:
     between_marks: bool = False
 
     def records(self, bad: BadRecords) -> Iterator[Record]:
-        """Yields the stories in the order of documents.csv, telling `bad` of those not there."""
+        """Yields the stories in the order of documents.csv, reporting those not there to `bad`."""
         columns = ("wiki_title", "kind", *MARKS) if self.between_marks else ("wiki_title",)
         unmarked = []
         for where, row in _rows(self.folder, "documents.csv", self.part, columns):

@@ -38,10 +38,10 @@ class Passage:
 
 @dataclasses.dataclass(frozen=True)
 class QueryRules:
-    """What makes a summary a query, and how queries are split.
+    """Rules by which a summary becomes a query, and queries are split.
 
     dev, test: target sizes of the held-out splits. min_words, max_words, min_content: of a summary,
-    in words (min_content: distinct words beside function words). near_duplicate: Jaccard similarity
+    in words (min_content: without function words, distinct). near_duplicate: Jaccard similarity
     of word sets from which a held-out query repeats another. largest_module: the largest share of a
     held-out split that one module may have.
     """

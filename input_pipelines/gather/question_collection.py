@@ -83,7 +83,7 @@ def make_collection(
 def check(
     sets: Sequence[GoldSet], articles: TextSource | None, share: float, max_bad_records: int
 ) -> None:
-    """What can be known to be wrong before `make_collection` runs; ValueError, see there."""
+    """Check arguments before `make_collection` runs; ValueError, see there."""
     BadRecords(max_bad_records)
     question_sets.require_names([one.name for one in sets] + [ARTICLES] * (articles is not None))
     if not 0 <= share <= 1:

@@ -97,7 +97,7 @@ def gather(
 
 
 def check(most: int, only: Sequence[str] | None, max_bad_records: int) -> None:
-    """What can be known to be wrong before `gather` runs.
+    """Check arguments before `gather` runs.
 
     Raises:
       ValueError: a number out of range, no language in `only`, or one twice; LanguageError, which

@@ -12,13 +12,13 @@ from input_pipelines.sources.text_sources import BadRecords, SourceError
 class TranslatedDocuments(DocumentTexts):
     """A `documents.DocumentSource` of bitexts whose keys are NAME/DOCUMENT/SENTENCE.
 
-    `bitext_tables.Keyed` has such keys where documents stand in the first column, `Columns` and
-    `LineAligned` where they are told which are documents. A language has the sentences that are not
+    `bitext_tables.Keyed` has such keys where documents are in the first column, `Columns` and
+    `LineAligned` where their settings name them. A language has the sentences that are not
     empty in it, in the order of the file. One bitext is in memory at a time.
 
     Attributes:
       bitexts: where from; the name of each is a shard.
-      between: what stands between two sentences.
+      between: the text between two sentences.
     """
 
     bitexts: Sequence[Bitext]

@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 FILES = ("translations.jsonl", "development.jsonl")
 EXAMPLES = 3  # of each reason and pair that are quoted in the report
 QUOTE = 60  # characters of a side that are quoted
-WRONG_SHARE = 0.1  # of a pair that is in another script: more is told
+WRONG_SHARE = 0.1  # of a pair that is in another script: more is reported
 
 # The jobs of this module. Raise `version` when the same settings and inputs give other outputs.
 JOBS = {
@@ -38,7 +38,7 @@ JOBS = {
 
 @dataclasses.dataclass(frozen=True)
 class TranslationRules:
-    """What a pair of sentences has to be like.
+    """Rules that a pair of sentences must fulfil.
 
     Attributes:
       min_characters, max_characters: of each side. LaBSE (arXiv:2007.01852) drops lines of fewer
@@ -69,7 +69,7 @@ class TranslationRules:
             )
 
     def broken(self, source: str, target: str, scripts: Sequence[str | None]) -> str:
-        """Which rule two sides break, by name; '' for none."""
+        """Name of the rule that two sides break; '' for none."""
         lengths = sorted((len(source), len(target)))
         if not lengths[0]:
             return "empty_side"
@@ -86,7 +86,7 @@ class TranslationRules:
 
 
 class _Seen:
-    """Texts that were seen, at 8 bytes of hash each and what a set takes beside."""
+    """Texts that were seen, at 8 bytes of hash each, plus the overhead of a set."""
 
     def __init__(self) -> None:
         self._hashes: set[bytes] = set()
@@ -118,7 +118,7 @@ class _Kept(NamedTuple):
 
 
 class _Tally:
-    """What was read, kept and dropped of a pair of languages."""
+    """Counts of sentences read, kept and dropped for a pair of languages."""
 
     def __init__(self) -> None:
         self.read = 0
@@ -165,7 +165,7 @@ def gather(
     """Writes translations.jsonl, development.jsonl and report.json.
 
     White space is made single spaces. Of pairs of languages that are each other's reverse one is
-    made. A pair of sentences counts once, however often it stands there.
+    made. A pair of sentences counts once, however often it occurs.
 
     Args:
       model_dir: stage folder.
@@ -238,7 +238,7 @@ def trained_on(report: str) -> languages.Among:
 
 
 def check(bitexts: Sequence[Bitext], development_share: float, max_bad_records: int) -> None:
-    """What can be known to be wrong before `gather` runs; ValueError, see there."""
+    """Check arguments before `gather` runs; ValueError, see there."""
     BadRecords(max_bad_records)
     if not 0 <= development_share < 1:
         raise ValueError(
@@ -261,7 +261,7 @@ def _divided(
     development_share: float,
     tally: _Tally,
 ) -> tuple[list[_Kept], list[_Kept]]:
-    """What trains and what develops; neither where there are too few of a pair of languages.
+    """Split into training and development; both empty for a pair of languages with too few.
 
     One alone cannot develop: it would always be found.
     """
@@ -332,7 +332,7 @@ def _checked(
 def _translations(
     pair: Languages, bitexts: Sequence[Bitext], bad: BadRecords
 ) -> Iterator[Translation]:
-    """Those of a pair of languages, whichever way round they stand."""
+    """Those of a pair of languages, in either direction."""
     for bitext in bitexts:
         for found in bitext.pairs():
             if found == pair:

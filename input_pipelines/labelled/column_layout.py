@@ -32,7 +32,7 @@ _NEGATIVE = re.compile(r"(hard_?)?neg(ative)?s?([_ -]?\d+)?|contradiction")
 
 @dataclass(frozen=True)
 class Columns:
-    """Which column is what.
+    """Roles of the columns.
 
     Attributes:
       query, positive: names of columns.

@@ -1,4 +1,4 @@
-"""Passages of a corpus, which rows name by id or repeat, and which need not be named at all."""
+"""Passages of a corpus; rows name some of them by id, or repeat their texts."""
 
 import os
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""What a path holds: the layout of labelled data is found by the names of files and columns."""
+"""Detect the layout of labelled data from the names of files and columns."""
 
 import os
 from collections.abc import Iterator, Mapping, Sequence

@@ -21,7 +21,7 @@ Pairs = Sequence[tuple[str, str]]
 
 @dataclass(frozen=True)
 class SplitRules:
-    """How queries are divided.
+    """Rules for dividing queries.
 
     Attributes:
       dev_share, test_share: of the queries, or of the training queries where the other split is

@@ -1,4 +1,4 @@
-"""What every layout of labelled data is read as: rows of a query with labelled passages."""
+"""Common form of all layouts of labelled data: rows of a query with labelled passages."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -19,7 +19,7 @@ Cells = Mapping[str, object]  # column or field -> value of one row
 
 
 class LayoutError(SourceError):
-    """Data whose layout is unknown, or that says something else than its layout means."""
+    """Data of an unknown layout, or data that contradicts its layout."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Text:
 
 @dataclass(frozen=True)
 class Judged:
-    """A passage that stands in a row.
+    """A passage that is written in a row.
 
     Attributes:
       passage: its text or id.
@@ -54,7 +54,7 @@ class Judged:
 
 @dataclass(frozen=True)
 class Row:
-    """A query and what is said of some passages, at one place ("file:line") of a split."""
+    """A query and the labels of some passages, at one place ("file:line") of a split."""
 
     split: str
     query: Text
@@ -63,7 +63,7 @@ class Row:
 
 
 class RowLayout(Protocol):
-    """How a row of a file is read. A class for each layout, with fields for its columns."""
+    """Parser of a file's rows. One class for each layout, with fields for its columns."""
 
     @property
     def name(self) -> str:

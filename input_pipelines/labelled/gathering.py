@@ -17,7 +17,7 @@ EXAMPLES = 3
 
 @dataclass
 class Labelled:
-    """What the data says, by ids.
+    """Labelled data, by ids.
 
     Attributes:
       queries: id -> text, in the order of their first rows.
@@ -72,7 +72,7 @@ def gather(source: LabelledSource, bad: BadRecords, keep: Callable[[Record], Non
 
 
 class _Reading:
-    """What was read so far."""
+    """Data read so far."""
 
     def __init__(self, keep: Callable[[Record], None]) -> None:
         self.found = Labelled()

@@ -112,7 +112,7 @@ def check(
     columns: Mapping[str, str | Sequence[str]],
     max_bad_records: int,
 ) -> None:
-    """What can be known to be wrong before the job runs; reads the first row of each file.
+    """Check arguments before the job runs; reads the first row of each file.
 
     Raises:
       SourceError, ValueError: see `labelled_collection`.
@@ -122,7 +122,7 @@ def check(
 
 
 def summary(found: Read, division: Division, overlaps: Overlaps) -> str:
-    """What was understood and how it was divided, for a terminal."""
+    """Summary of the data and of its division, for a terminal."""
     lines = [
         found.understood.text(),
         f"train: {len(division.parts['train'])} queries (divided: {division.how})",

@@ -1,4 +1,4 @@
-"""How many held-out queries have a relevant passage that a training query has, too."""
+"""Count held-out queries that share a relevant passage with a training query."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
@@ -8,7 +8,7 @@ from input_pipelines.labelled.division import Pairs
 
 @dataclass(frozen=True)
 class Overlap:
-    """What a held-out part shares with the training queries.
+    """Passages that a held-out part shares with the training queries.
 
     Attributes:
       queries: how many are held out.

@@ -1,4 +1,4 @@
-"""Data that can be read and cannot be meant: swapped columns, one pair, one query for all."""
+"""Detect implausible data: swapped columns, a single pair, one query for all."""
 
 import statistics
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ _MEANT = (
 
 
 def check(found: Labelled, guessed: bool) -> list[str]:
-    """What is doubtful, as warnings.
+    """Return warnings about implausible data.
 
     Args:
       found: the data.

@@ -1,4 +1,4 @@
-"""Which passages are relevant: labels of any scale become whole degrees of relevance."""
+"""Relevance of passages: labels of any scale become whole degrees of relevance."""
 
 import math
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ MIDDLE = 0.5  # of scores between 0 and 1
 
 @dataclass(frozen=True)
 class Relevance:
-    """What is relevant, and what is not.
+    """Relevant and irrelevant passages of queries.
 
     Attributes:
       relevant: query -> passage -> whole degree, 1 or more; queries without any are left out.

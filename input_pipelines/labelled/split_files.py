@@ -1,4 +1,4 @@
-"""Which files of a path hold rows, and of which split each is."""
+"""Find the files of a path that hold rows, and the split of each."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What was read from labelled data, with examples: as text for a person, as a dict for a report."""
+"""Summary of labelled data with examples: as text for a person, as a dict for a report."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -14,7 +14,7 @@ LINE = 100  # characters of a text that are shown
 
 @dataclass(frozen=True)
 class Example:
-    """A row as it was understood; texts are cut.
+    """A row as it was parsed; texts are cut.
 
     Attributes:
       query, positive: texts.
@@ -91,7 +91,7 @@ class Understood:
 
 @dataclass(frozen=True)
 class Read:
-    """All of labelled data: by ids, what is relevant, and the summary."""
+    """All labelled data: by ids, the relevance, and the summary."""
 
     labelled: Labelled
     relevance: Relevance

@@ -85,7 +85,7 @@ def _cut(word_starts: np.ndarray, room: int) -> list[tuple[int, int]]:
 
 @dataclasses.dataclass(frozen=True)
 class ChunkTable:
-    """What is known of the chunks of a store.
+    """Metadata of the chunks of a store.
 
     Attributes:
       document: int64 [N], a number for each document.

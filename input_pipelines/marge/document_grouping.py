@@ -1,4 +1,4 @@
-"""Documents that resemble each other, put together: MARGE's sub-batches (arXiv:2006.15020, 2.4).
+"""Group similar documents into MARGE's sub-batches (arXiv:2006.15020, 2.4).
 
 Every document has links to those that resemble it most. The documents are the nodes of a graph;
 groups of them grow by merging, each time the two whose links weigh most together, until they are
@@ -18,7 +18,7 @@ from input_pipelines.batches.token_groups import NONE
 
 @dataclasses.dataclass(frozen=True)
 class SubBatchRules:
-    """Which documents are put together.
+    """Rules for grouping documents.
 
     Attributes:
       documents: in a sub-batch at most; at least 2.
@@ -53,7 +53,7 @@ class SubBatchRules:
 
 
 class Texts(NamedTuple):
-    """What is known of each of N chunks.
+    """Metadata of N chunks.
 
     Attributes:
       document: int [N]; chunks of one document are never each other's evidence.
@@ -69,7 +69,7 @@ class Texts(NamedTuple):
 
 
 class Links(NamedTuple):
-    """Pairs of chunks that resemble each other, each pair once.
+    """Pairs of similar chunks, each pair once.
 
     Attributes:
       pairs: int64 [E, 2], the smaller number first.
@@ -82,10 +82,10 @@ class Links(NamedTuple):
 
 
 class SubBatches(NamedTuple):
-    """Which chunks are read and written together.
+    """Assignment of chunks to sub-batches, as targets and as evidence.
 
     Attributes:
-      targets, evidence: int64 [G, documents - 1], numbers of chunks, NONE behind the last.
+      targets, evidence: int64 [G, documents - 1], numbers of chunks, NONE after the last.
       counts: what became of the chunks, by name.
     """
 
@@ -183,7 +183,7 @@ def divide(
     is like it, and is left out. Each group has one chunk that may be a target.
 
     Returns:
-      targets, evidence: int64 [G, documents - 1] each, NONE behind the last.
+      targets, evidence: int64 [G, documents - 1] each, NONE after the last.
       how many chunks were left out.
     """
     weight = {

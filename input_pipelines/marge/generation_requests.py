@@ -1,4 +1,4 @@
-"""What a model is asked to write: documents in other languages, or shorter, read from their chunks.
+"""Generation requests: documents to write in another language, or shorter, from their chunks.
 
 chunk      each chunk of a document is evidence by itself, and what is written of them is joined:
            the translation of a document, however long it is (MARGE, arXiv:2006.15020, section 4.2)
@@ -59,7 +59,7 @@ class Batch(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """Which documents are asked for.
+    """Selection of documents for requests.
 
     Attributes:
       pairs: (language of the document, language to write); the same twice for summaries. A number:
@@ -68,7 +68,7 @@ class Choice:
         so that pairs share names where they can.
       max_chunks: chunks of a document at most, longer ones are left out; 0: any. Where chunks of
         long documents were not stored (MAX_CHUNKS), a smaller number leaves out what was cut.
-      translated: whether the document has to stand in the language to write, too, so that there is
+      translated: whether the document has to exist in the language to write, too, so that there is
         something to compare with.
     """
 
@@ -128,7 +128,7 @@ class Choice:
             chosen = possible(source, target)
             if not len(chosen):
                 limits = f" of at most {self.max_chunks} chunks" if self.max_chunks else ""
-                limits += f" that stand in {target!r}, too" if self.translated else ""
+                limits += f" that exist in {target!r}, too" if self.translated else ""
                 raise StoreError(f"{where}: expected documents in {source!r}{limits}, found none")
             found += [(source, target, row) for row in chosen.tolist()]
         return found
@@ -145,7 +145,7 @@ class Choice:
         ranked = sorted((pair for pair in counts if counts[pair]), key=lambda p: (-counts[p], p))
         if not ranked:
             raise StoreError(
-                f"{where}: expected documents that stand in two languages, found none in "
+                f"{where}: expected documents that exist in two languages, found none in "
                 f"{list(languages)}"
             )
         return ranked[: self.pairs]
@@ -246,7 +246,7 @@ class Writing:
         ]
 
     def _unread(self) -> list[str]:
-        """Of chunks that are behind what fits a row."""
+        """Of chunks that come after what fits a row."""
         if self._reading == "chunk":
             return []
         cut = sum(len(self._rows_of(row)[0]) < self._chunks[row] for row in self._first)

@@ -1,4 +1,4 @@
-"""Targets with evidence that is given, not found: to see how much evidence helps to write a text.
+"""Targets with given evidence instead of retrieved: to measure how much evidence helps.
 
 true     the same part of the same document in another language
 random   a chunk of a document of another name, in the language of the true one
@@ -50,7 +50,7 @@ class GivenEvidence:
 
         Raises:
           ValueError, StoreError: a size or kind out of range, chunks that do not fit a row, or too
-            few whose document stands in another language, beside others in that language.
+            few whose document exists in another language, with others in that language.
         """
         packing_plan.check_sizes(
             "GivenEvidence", rows=rows, length=length, segments=segments, max_targets=max_targets
@@ -81,7 +81,7 @@ class GivenEvidence:
         if not self.batches_in_all:
             raise StoreError(
                 f"token store {self._store.folder}: expected {of_batch} chunks for a batch that "
-                "stand in another language, too, in which there are documents of several names, "
+                "exist in another language, too, in which there are documents of several names, "
                 f"found {len(pairs)}: hold more documents out (DEVELOPMENT_SHARE)"
             )
 

@@ -1,4 +1,4 @@
-"""Batches of sub-batches as a plan puts them together: a row of the plan is a row of a batch.
+"""Batches of a plan of sub-batches: a row of the plan is a row of a batch.
 
 What is in a step follows from the plan and the number of the step alone. Rows of `target` and
 `evidence` belong together, and hold several sub-batches where they fit.
@@ -27,7 +27,7 @@ Plan = Mapping[str, np.ndarray]
 def pack(
     found: SubBatches, lengths: np.ndarray, shape: token_groups.Rows, seed: int, version: int
 ) -> dict[str, np.ndarray]:
-    """A plan: sub-batches laid into rows, each into the first that has room on both sides.
+    """A plan: sub-batches laid into rows, each into the first that has space on both sides.
 
     Args:
       found: sub-batches, of which each fits a row.

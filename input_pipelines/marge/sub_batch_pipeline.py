@@ -1,7 +1,7 @@
-"""Targets and their evidence in batches, by plans that are made anew as the model learns.
+"""Targets and their evidence in batches, by plans that are rebuilt as the model learns.
 
-A plan is made of the similarities that the model of the moment sees (`document_grouping`), and
-rules the batches until the next one is made (`plan_batches`).
+A plan is made of the similarities that the current model computes (`document_grouping`), and
+defines the batches until the next one is made (`plan_batches`).
 """
 
 import dataclasses
@@ -29,7 +29,7 @@ class SubBatchPipeline:
       table: what is known of them.
       languages: int32 [N], the token of each chunk's language.
       shape: of a batch.
-      source: the chunks as they are embedded to make a plan.
+      source: the chunks to embed for a plan.
       near_duplicate: see `SubBatchRules`.
       fingerprint: of everything but the plans that decides what is in a step.
     """

@@ -1,6 +1,6 @@
-"""Texts to be written from texts that are given: a MARGE fine-tuned to translate or to summarise.
+"""Texts to write from given texts: fine-tunes MARGE to translate or to summarise.
 
-What belongs together is told by names: the document of one collection is the evidence, that of
+Names define what belongs together: the document of one collection is the evidence, that of
 another collection the target. Nothing is retrieved, and the plan is the same from first to last.
 """
 
@@ -23,7 +23,7 @@ Collections = tuple[str, str]  # from, to: languages "de", or "LANGUAGE/SHARD" e
 
 
 class WrittenPairs(PlannedBatches):
-    """Batches whose sub-batches are a target each, with what it is written from.
+    """Batches whose sub-batches have one target each, with its source texts.
 
     Attributes:
       counts: sub-batches of each pair of collections, "de -> en".
@@ -142,7 +142,7 @@ def _documents(store: TokenStore, table: ChunkTable) -> dict[tuple[str, str, str
 def _of_collection(
     documents: dict[tuple[str, str, str], tuple[int, int]], name: str, folder: str
 ) -> dict[str, tuple[int, int]]:
-    """What tells a document of this collection apart -> its chunks."""
+    """Identifier of a document within this collection -> its chunks."""
     language, _, shard = name.partition("/")
     found = {
         called if shard else f"{shard_of}/{called}": chunks

@@ -44,7 +44,7 @@ class FirstSentences:
         self.row, self.span = table[order, 0], table[order, 1:]
 
     def others(self, article: np.ndarray, row: np.ndarray) -> np.ndarray:
-        """How many sentences of each article are not of a passage: int64 [n]."""
+        """Number of sentences of each article that are not of a passage: int64 [n]."""
         first, hole, after, end = self._places(article, row)
         count: np.ndarray = (end - first) - (after - hole)
         return count
@@ -62,7 +62,7 @@ class FirstSentences:
         return np.where(at >= hole, at + (after - hole), at)
 
     def _places(self, article: np.ndarray, row: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Where an article's sentences begin, where those of the passage do, and the two ends."""
+        """Starts and ends of an article's sentences, and of those of the passage."""
         return (
             self._find(article, 0, "left"), self._find(article, row, "left"),
             self._find(article, row, "right"), self._find(article + 1, 0, "left"),
@@ -201,7 +201,7 @@ class WikiLinks(_FirstSectionPairs):
 def linked(
     articles: Articles, article: np.ndarray, here: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Which passages link to which articles.
+    """Find the passages that link to each article.
 
     Args:
       articles: with links.

@@ -1,4 +1,4 @@
-"""Which of two lists of numbers are equal, without a table of all of them."""
+"""Find equal numbers in two lists without a table of all pairs."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""The articles that passages are of, their first sections, and the links between them.
+"""Articles of passages, their first sections, and the links between them.
 
 A file says so, JSON lines with one for each passage, as `article_passages.gather` writes them:
 
@@ -27,7 +27,7 @@ _LINE_BYTES = 1 << 24
 
 @dataclasses.dataclass(frozen=True)
 class Articles:
-    """Which article each passage is of, and which articles it links to.
+    """The article of each passage, and the articles that it links to.
 
     Attributes:
       number: int64 [N], the article of each row, counted from 0.

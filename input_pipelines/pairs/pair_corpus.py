@@ -1,4 +1,4 @@
-"""The passages that pairs are cut from, and what is known of them."""
+"""The passages that pairs are cut from, with their metadata."""
 
 import collections
 import functools
@@ -19,7 +19,7 @@ _SAMPLE = 1000  # passages that are looked at for copies
 
 
 class PairCorpus:
-    """Passages with what the kinds of pairs need to know of them; tables are read on first use.
+    """Passages with the metadata that kinds of pairs need; tables are read on first use.
 
     Attributes:
       store: of the passages, layout 'text' or 'title_and_body'.
@@ -44,7 +44,7 @@ class PairCorpus:
           query_prompt: tokens of the prompt that a query gets that is cut out.
 
         Raises:
-          ValueError: lengths without room for a token between prompt and [SEP].
+          ValueError: lengths too short for a token between prompt and [SEP].
           StoreError: rows of a layout whose texts are no passages.
         """
         found = store.manifest["layout"]
@@ -93,7 +93,7 @@ class PairCorpus:
 
     @property
     def ends(self) -> np.ndarray:
-        """Where the [SEP] at the end of each passage is: int64 [N], tokens of its row."""
+        """Place of the [SEP] at the end of each passage: int64 [N], tokens of its row."""
         return self.texts.lengths - 1
 
     @functools.cached_property

@@ -10,7 +10,7 @@ from input_pipelines.store.token_store import Passages
 
 
 class Words:
-    """Where words start in passages.
+    """Word starts of passages.
 
     Attributes:
       first, last: int64 [N], positions of each passage's [CLS] and of its last token, the [SEP].
@@ -24,7 +24,7 @@ class Words:
         self._before = np.concatenate([[0], np.cumsum(passages.word_starts)])
 
     def count(self, start: np.ndarray, end: np.ndarray) -> np.ndarray:
-        """How many words start at start .. end - 1: int64 [n]."""
+        """Number of words that start at start .. end - 1: int64 [n]."""
         counts: np.ndarray = self._before[end] - self._before[start]
         return counts
 
@@ -49,7 +49,7 @@ class Words:
         return np.where(count > 0, found, start)
 
     def ending(self, start: np.ndarray, size: np.ndarray, limit: int) -> np.ndarray:
-        """Where a text of at most `size` tokens ends that begins at `start`: int64 [n].
+        """End of a text of at most `size` tokens that starts at `start`: int64 [n].
 
         That is before a word start. A first word that is longer than `size` is taken whole; one
         that is longer than `limit` is the only word that is ever cut.
@@ -76,7 +76,7 @@ class Words:
         Args:
           start, end: int64 [n], of the texts; each has two words or more.
           min_tokens, max_tokens: tokens of a crop, before its end moves back to a word start.
-          limit: tokens that there is room for, see `ending`.
+          limit: tokens that fit, see `ending`.
           uniforms: two of float64 [n] in [0, 1), for length and start.
 
         Returns:

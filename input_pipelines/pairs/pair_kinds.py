@@ -31,7 +31,7 @@ Answered = Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
 
 @dataclasses.dataclass(frozen=True)
 class Examples:
-    """What pairs of a kind can be made of.
+    """Examples from which a kind makes pairs.
 
     Attributes:
       pairs: for each example, rows of the passages that answer it, shown in turn, and hard
@@ -340,7 +340,7 @@ class LabelledPairs:
     def other_negatives(
         self, corpus: PairCorpus, all_of_them: Examples, negatives: str
     ) -> np.ndarray:
-        """What another file names for the same queries: int64 [n, N], -1 where fewer.
+        """Negatives of another file for the same queries: int64 [n, N], -1 where fewer.
 
         Args:
           corpus, all_of_them: as in `examples`, and what that gave.

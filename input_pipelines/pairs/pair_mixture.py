@@ -1,4 +1,4 @@
-"""Which pairs of which kinds are in a step, and their texts: a pure function of (seed, step).
+"""Choice and texts of the pairs of a step, of several kinds: a pure function of (seed, step).
 
 Each kind orders its examples by `PairChoice`, with a separate seed; how a pair is cut is a hash of
 (seed, kind, number of the draw). So a step needs no state, and every process computes the same one.

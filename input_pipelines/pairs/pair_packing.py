@@ -1,4 +1,4 @@
-"""In which rows the queries and passages of a step are: a pure function of (seed, step)."""
+"""Pack the queries and passages of a step into rows: a pure function of (seed, step)."""
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
@@ -48,11 +48,11 @@ class RowPlan(PairChoice):
         self._check_rows()
 
     def slots(self, step: int) -> list[np.ndarray]:
-        """Where a step's texts are, as places in what `choose` gives; -1 where free.
+        """Places of a step's texts, as indices into the result of `choose`; -1 where free.
 
         A query that does not fit, or whose passages do not, is left out with all of them, and it is
-        reported. Those with the longest passages go first, and may go again in another epoch: give
-        the rows room until none is left out.
+        reported. Those with the longest passages go first, and may go again in another epoch: make
+        the rows larger until none is left out.
 
         Returns:
           int64 [rows, segments] of each group: of one with a text for each query 0 to B - 1, of one
@@ -78,7 +78,7 @@ class RowPlan(PairChoice):
 
 
 class PairPlan(RowPlan):
-    """Queries in rows of their own, passages in theirs: for a bi-encoder.
+    """Queries and passages in separate rows: for a bi-encoder.
 
     Attributes:
       query_rows, passage_rows: the rows that a batch has to fit.
@@ -164,10 +164,10 @@ class JointPlan(RowPlan):
 def fitted(
     sizes: Sequence[np.ndarray], rows: Sequence[token_groups.Rows], where: str, what: str
 ) -> list[np.ndarray]:
-    """Where the texts of a step are, in the rows of each group; -1 where free.
+    """Places of a step's texts in the rows of each group; -1 where free.
 
     What comes last is left out, in all groups, where not all fit, and that is reported: the rows
-    should have room for all.
+    should be large enough for all.
 
     Args:
       sizes: of each group, tokens of its texts, [B] or [B, G].
@@ -292,7 +292,7 @@ def with_room(needed: int) -> int:
 
 
 def place(sizes: np.ndarray, rows: token_groups.Rows) -> np.ndarray | None:
-    """Which text is where: int64 [rows, segments], -1 where free; None if they do not fit."""
+    """Place of each text: int64 [rows, segments], -1 where free; None if they do not fit."""
     if rows.segments == 1:
         slots = np.arange(len(sizes))[:, None]  # in order: a query and its passages stay together
     else:

@@ -1,4 +1,4 @@
-"""Rows for the texts of a step: which text is where, and how many rows a batch needs.
+"""Place the texts of a step in rows, and count the rows that a batch needs.
 
 `fitting_rows` and `known_positives` are for gin: the pipeline and the objective bind the same
 number, which follows from the data.
@@ -30,7 +30,7 @@ def fitting_rows(
     multiple: int = 1,
     chunks: int = 1,
 ) -> int:
-    """Rows of one side that a batch needs, with a little room: for QUERY_ROWS and PASSAGE_ROWS.
+    """Rows of one side that a batch needs, with a small margin: for QUERY_ROWS and PASSAGE_ROWS.
 
     The most that the first steps need, and one in 32 more; where a row holds one text, exactly as
     many as there are texts. The rows of one side are a multiple of the other's, so that both can be
@@ -119,10 +119,10 @@ def check_rows(pairs: OpenPairs, rows: Mapping[str, token_groups.Rows], owner: s
 def placed(
     step: StepPairs, rows: Sequence[token_groups.Rows], known: int, where: str
 ) -> list[np.ndarray]:
-    """Where the texts of a step are.
+    """Places of a step's texts.
 
     Pairs that do not fit are left out, those with the longest passages first, and so are those with
-    more known passages than there is room for; both are reported.
+    more known passages than fit; both are reported.
 
     Args:
       step: its pairs.
@@ -176,7 +176,7 @@ def _place(lengths: np.ndarray, names: np.ndarray, rows: token_groups.Rows) -> n
 
 
 def _needed(pairs: OpenPairs, shapes: Mapping[str, token_groups.Rows]) -> dict[str, int]:
-    """Rows of each side, with room."""
+    """Rows of each side, with a margin."""
     found = {}
     for side, (name, shape) in enumerate(shapes.items()):
         texts = max(len(step[:2][side]) for step in pairs.probe)

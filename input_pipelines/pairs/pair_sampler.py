@@ -1,10 +1,10 @@
-"""Which queries are in which step, and with which passages: a pure function of (seed, step).
+"""Choose the queries of a step and their passages: a pure function of (seed, step).
 
 An epoch orders the queries by a hash of (seed, epoch); that order is cut into blocks of thousands
 of queries, and a block is dealt out to its steps by length: the queries whose passages are about
 as long, one for each step, are neighbours once sorted, and chance says which step gets which. Every
 query is thus equally likely in every step of its block, while all steps hold nearly the same number
-of tokens: a fixed number of queries then fits a fixed number of rows with little room to spare.
+of tokens: a fixed number of queries then fits a fixed number of rows with little padding.
 Where similar queries belong together (`similar_queries`), their groups are ordered and dealt out.
 """
 
@@ -54,8 +54,8 @@ class PairChoice:
     ):
         """
         Args:
-          pairs: which passages a query may stand with.
-          query_lengths, passage_lengths: int [rows of the store], tokens as they are cut.
+          pairs: which passages a query may be paired with.
+          query_lengths, passage_lengths: int [rows of the store], tokens after truncation.
           batch: B.
           group_size: G, 1 positive and G - 1 negatives.
           seed: decides order and random fill.
@@ -224,7 +224,7 @@ class PairChoice:
         return self._fill_in_order(chosen, positives)
 
     def _fill_in_order(self, chosen: np.ndarray, positives: np.ndarray) -> np.ndarray:
-        """What luck did not fill (a store with hardly more passages than a row needs)."""
+        """Fill places that random draws left free (in a store with hardly enough passages)."""
         for row, column in np.argwhere(chosen == token_groups.NONE):
             used = np.concatenate([positives[row], chosen[row]])
             chosen[row, column] = np.setdiff1d(np.arange(len(self._passage_lengths)), used)[0]

@@ -1,4 +1,4 @@
-"""How many pairs of each kind a batch holds: shares by weight, as far as there are examples."""
+"""Number of pairs of each kind in a batch: shares by weight, limited by the examples."""
 
 from collections.abc import Mapping
 

@@ -1,4 +1,4 @@
-"""How many steps suit a collection, by its size: for recipes that run on any collection."""
+"""Number of steps for a collection, by its size: for recipes that run on any collection."""
 
 import math
 
@@ -122,7 +122,7 @@ def joint_epoch_steps(
 
 
 def usual_epochs(pairs: int, of_thousands: float = 2.0) -> float:
-    """How often few pairs are shown more than many; development queries choose the checkpoint.
+    """Number of epochs, more for few pairs; development queries choose the checkpoint.
 
     Args:
       pairs: how many there are.

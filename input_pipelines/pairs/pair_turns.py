@@ -1,4 +1,4 @@
-"""Pairs whose positives are shown in turn, epoch after epoch."""
+"""Pairs whose positives alternate from epoch to epoch."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""Queries beside each of their passages: the pipeline for training a re-ranker."""
+"""Queries with each of their passages: the pipeline for training a re-ranker."""
 
 import dataclasses
 import hashlib
@@ -20,12 +20,12 @@ JOINT_VERSION = 1  # part of every fingerprint: raise it when the same arguments
 class JointPipeline:
     """Batches of B queries, each in one text with its positive and with G - 1 negatives.
 
-    Which queries stand in which step, and with which passages, is chosen as for a bi-encoder
+    Which queries are in which step, and with which passages, is chosen as for a bi-encoder
     (`pair_sampler.PairChoice`); texts may be packed, and `example_id` says what belongs together.
 
     Attributes:
       pairs: what the negatives file says.
-      plan: who stands where in which step.
+      plan: where each text is in which step.
       fingerprint: of everything that decides what is in a step.
     """
 
@@ -54,7 +54,7 @@ class JointPipeline:
           group_size: G, passages for each query: 1 positive and G - 1 negatives; 2 or more.
           query_length, passage_length: tokens of a text; a longer one is cut and keeps its [SEP].
           pair_rows: of the global batch; 1 segment switches packing off and takes B * G rows, in
-            which a query's stand together, its positive first.
+            which a query's are adjacent, its positive first.
           seed: decides order and random fill.
           query_prefix, passage_prefix: what the stores have to say was put before each text.
           tokenizer: a tokenizer's folder that both stores have to fit.
@@ -92,7 +92,7 @@ class JointPipeline:
         passage_length: int,
         pair_rows: token_groups.Rows,
     ) -> None:
-        """What can be known to be wrong before stores are opened; reads their manifests only.
+        """Check arguments before stores are opened; reads their manifests only.
 
         Raises:
           ValueError, StoreError: a size out of range, a store that is too small for a batch.
@@ -100,7 +100,7 @@ class JointPipeline:
         packing_plan.check_sizes("JointPipeline", batch=batch, group_size=group_size)
         if group_size == 1:
             raise ValueError(
-                "JointPipeline.group_size: a re-ranker tells a query's passages apart, and the "
+                "JointPipeline.group_size: a re-ranker compares a query's passages, and the "
                 "loss of one alone would be 0: expected 2 or more, found 1"
             )
         query_passage_concat.check_lengths("JointPipeline", query_length, passage_length, pair_rows)
@@ -204,7 +204,7 @@ def fitting_rows(
 
 
 def _check_store(kind: str, store: TokenStore, length: int, prefix: str) -> None:
-    """What a re-ranker was trained on is what it will be asked to score: its contract says both."""
+    """Check that a store has the length, prefix and layout of the model's contract."""
     cut, before = int(store.manifest["max_length"]), str(store.manifest["prefix"])
     if cut < length or before != prefix or store.manifest["layout"] != TEXT:
         raise ValueError(

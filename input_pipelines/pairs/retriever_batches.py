@@ -24,13 +24,13 @@ class PairsPipeline:
     the next one each epoch; its negatives are a window that slides over the list in the file; where
     the list is too short, random passages that are no positive of the query fill up.
 
-    Texts are packed: several stand in a row, in any order, and a query's passages may be in other
+    Texts are packed: several are in a row, in any order, and a query's passages may be in other
     rows than the query; `example_id` says what belongs together. What is in a step does not depend
     on the rows, so packed and unpacked training see the same.
 
     Attributes:
       pairs: what the negatives file says.
-      plan: who stands where in which step.
+      plan: where each text is in which step.
       fingerprint: of everything that decides what is in a step.
     """
 
@@ -117,7 +117,7 @@ class PairsPipeline:
         passage_rows: token_groups.Rows,
         teacher: bool,
     ) -> None:
-        """What can be known to be wrong before stores are opened; reads their manifests only.
+        """Check arguments before stores are opened; reads their manifests only.
 
         Raises:
           ValueError, StoreError: a size out of range, a store that is too small for a batch.

@@ -1,4 +1,4 @@
-"""Queries whose answers are hard negatives of each other, next to each other. NumPy only.
+"""Order queries so that those whose answers are hard negatives of each other are adjacent.
 
 A batch of queries on a few topics has hard negatives without further passages (topic-aware
 sampling: Hofstätter et al. 2021, arXiv:2104.06967, who cluster the queries). Here the negatives

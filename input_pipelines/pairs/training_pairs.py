@@ -150,7 +150,7 @@ class TrainingPairs:
         if not 0 <= needed <= self.known_positives:
             raise ValueError(
                 f"TrainingPairs.known_positives: up to {needed} other passages of a batch answer a "
-                "query, and would be its negatives: expected room for them, found "
+                "query, and would be its negatives: expected space for them, found "
                 f"{self.known_positives}. Bind KNOWN_POSITIVES = @pair_rows.known_positives() for "
                 "the pipeline and the objective."
             )

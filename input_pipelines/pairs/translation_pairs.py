@@ -18,7 +18,7 @@ VERSION = 2  # part of every fingerprint: raise it when the same arguments give 
 
 
 class TranslationPairs:
-    """Batches of B translations, sources and targets in rows of their own, without end.
+    """Batches of B translations, sources and targets in separate rows, without end.
 
     A pair of languages with n translations has a share of n^exponent in an epoch, and walks through
     them in a new order each pass: small languages are shown more often than they are large, but
@@ -48,7 +48,7 @@ class TranslationPairs:
           length: tokens of a side; a longer one is cut and keeps its [SEP].
           source_rows, target_rows: rows of the global batch; 1 segment switches packing off and
             takes B rows. One has to be a multiple of the other, so that both are cut alike.
-          exponent: 1 shows languages as they are, 0 all alike; 0.3 in the paper's vocabulary.
+          exponent: 1 keeps the languages' shares, 0 makes all equal; 0.3 in the paper's vocabulary.
           seed: decides the order.
           tokenizer: folder of the tokenizer that made the store.
 
@@ -180,11 +180,11 @@ class TranslationPairs:
         )
 
     def _lengths(self, chosen: np.ndarray) -> list[np.ndarray]:
-        """Tokens of the sources and targets of some rows, as they are cut."""
+        """Tokens of the sources and targets of some rows, after truncation."""
         return [np.minimum(of_side[chosen], self._length) for of_side in self._side_lengths]
 
     def _placed(self, chosen: np.ndarray, where: str) -> list[np.ndarray]:
-        """Which translation is where on both sides: int64 [rows, segments] each."""
+        """Place of each translation on both sides: int64 [rows, segments] each."""
         shapes = list(self._rows.values())
         equal = len({shape.rows for shape in shapes}) == 1 and shapes[0].rows >= len(chosen)
         if equal and all(shape.segments == 1 for shape in shapes):

@@ -71,7 +71,7 @@ class TranslationSide(EncodeSource):
         return f"{super().fingerprint}-{SIDES[self._side]}"
 
     def texts(self) -> list[str]:
-        """What stands on this side, whole, in the order of `ids`."""
+        """Return the full texts of this side, in the order of `ids`."""
         records = (self.store.text(row) for row in self.rows.tolist())
         return [one.text if self._side else one.title for one in records]
 

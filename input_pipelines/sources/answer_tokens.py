@@ -1,4 +1,4 @@
-"""Whether a passage holds an answer, as evaluations of cross-lingual retrieval decide it on MKQA.
+"""Check whether a passage holds an answer, as evaluations of retrieval on MKQA do.
 
 The rule is DPR's, with Contriever's tokens (arXiv:2112.09118) and M3's passages (arXiv:2402.03216):
 in Unicode's NFD and in lower case, a token is a run of letters, digits and marks, or any other

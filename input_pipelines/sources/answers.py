@@ -1,4 +1,4 @@
-"""Answers of questions, and where they stand in text.
+"""Answers of questions, and their places in text.
 
 Two texts are the same answer if they are equal once normalised as SQuAD's evaluation does it
 (Rajpurkar et al. 2016): lower case, without punctuation, without the articles a, an, the, white
@@ -35,7 +35,7 @@ class Word(NamedTuple):
 
 
 def words(text: str) -> list[Word]:
-    """The words of a text as they are compared; joined by spaces: `normalised`."""
+    """The words of a text, normalised for comparison; joined by spaces: `normalised`."""
     found = []
     for token in re.finditer(r"\S+", text):
         begin = token.start()
@@ -50,7 +50,7 @@ def normalised(text: str) -> str:
 
 @functools.lru_cache(maxsize=1 << 16)
 def _words_of(token: str) -> tuple[Word, ...]:
-    """Words of a text without white space: one, but where an article stands between dashes."""
+    """Words of a text without white space: one, except where an article is between dashes."""
     decomposed = [
         (part, place)
         for place, character in enumerate(token)
@@ -71,7 +71,7 @@ def _words_of(token: str) -> tuple[Word, ...]:
 
 @dataclasses.dataclass(frozen=True)
 class Answers:
-    """What counts as right for a question.
+    """Accepted answers of a question.
 
     Attributes:
       texts: answers, any of which will do.
@@ -139,7 +139,7 @@ class Finder:
         }
 
     def find(self, text: str) -> list[tuple[int, Span]]:
-        """Each question with each place where an answer of it stands; in no order."""
+        """Each question with each place where an answer of it is; unsorted."""
         found: set[tuple[int, Span]] = set()
         there = words(text)
         for place, word in enumerate(there):
@@ -188,7 +188,7 @@ def read(
 ) -> dict[str, Answers | None]:
     """Question id -> answers, of a jsonl file of questions; `_id` or `id` names a question.
 
-    Malformed ones are told to `bad`; where the id could be read, it has None. With `only`, other
+    Malformed ones are reported to `bad`; if the id could be read, it has None. With `only`, other
     questions are passed over.
     """
     found: dict[str, Answers | None] = {}

@@ -79,7 +79,7 @@ class BeirCorpus:
         require_texts(self.folder, "corpus.jsonl")
 
     def records(self, bad: BadRecords) -> Iterator[Record]:
-        """Yields the records in file order, telling `bad` of malformed ones."""
+        """Yields the records in file order, reporting malformed ones to `bad`."""
         return _rows(find(self.folder, "corpus.jsonl"), self.max_line_bytes, bad, title=True)
 
 
@@ -100,7 +100,7 @@ class BeirQueries:
             find_qrels(self.folder, split)
 
     def records(self, bad: BadRecords) -> Iterator[Record]:
-        """Yields the records in file order, telling `bad` of malformed ones."""
+        """Yields the records in file order, reporting malformed ones to `bad`."""
         wanted: set[str] = set()
         for split in self.splits:
             wanted |= {qrel.query for qrel in read_qrels(self.folder, split, bad)}
@@ -113,7 +113,7 @@ class BeirQueries:
 
 @dataclasses.dataclass(frozen=True)
 class Qrel:
-    """One judgement and the line it stands on ("file:line")."""
+    """One judgement and its line ("file:line")."""
 
     query: str
     passage: str

@@ -42,7 +42,7 @@ class Bitext(Protocol):
 
     @property
     def name(self) -> str:
-        """What its keys begin with; no two that are gathered together share it."""
+        """Prefix of its keys; no two that are gathered together share it."""
         ...
 
     def pairs(self) -> Sequence[Languages]:
@@ -50,7 +50,7 @@ class Bitext(Protocol):
         ...
 
     def read(self, pair: Languages, bad: BadRecords) -> Iterator[Translation]:
-        """The translations of one of `pairs`, in a fixed order, telling `bad` of malformed ones.
+        """The translations of one of `pairs`, in a fixed order, reporting malformed ones to `bad`.
 
         Raises:
           SourceError: a file that is missing, damaged, or not aligned.
@@ -132,7 +132,7 @@ class MosesFolder:
                 continue
             other = f"{parts['stem']}.{parts['second']}{parts['gz'] or ''}"
             if other not in names:
-                raise SourceError(f"{self.folder}: expected {other} beside {name}, found none")
+                raise SourceError(f"{self.folder}: expected {other} next to {name}, found none")
             first, second = (os.path.join(self.folder, one) for one in (name, other))
             key = f"{self.name}/{parts['stem']}"
             codes = parts["first"], parts["second"]

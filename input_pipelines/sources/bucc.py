@@ -21,7 +21,7 @@ class BuccSentences:
     """One side of pairs of languages, as a source; ids are 'de-en/training/de-000000001'.
 
     Attributes:
-      folder: with the files, or with a folder for each pair, as they are published.
+      folder: with the files, or with a folder for each pair, as published.
       pairs: names of pairs, as files begin with: 'de-en'.
       splits: 'training', 'test'.
       side: 'source', the first language of a pair's name, or 'target'.
@@ -70,7 +70,7 @@ def _sentences(
 
 @dataclasses.dataclass(frozen=True)
 class BuccGold:
-    """Which sentences are translations.
+    """Gold pairs of translations.
 
     Attributes:
       folder: see `BuccSentences`.

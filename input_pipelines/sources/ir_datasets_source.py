@@ -30,7 +30,7 @@ class IrDocuments:
     text_fields: tuple[str, ...] = ()
 
     def records(self, bad: BadRecords) -> Iterator[Record]:
-        """Yields the records in the library's order, telling `bad` of malformed ones."""
+        """Yields the records in the library's order, reporting malformed ones to `bad`."""
         dataset = _load(self.name, "docs")
         _require_fields(self.name, dataset.docs_cls(), (self.title_field, *self.text_fields))
         for number, document in enumerate(dataset.docs_iter()):
@@ -48,7 +48,7 @@ class IrQueries:
     text_field: str = ""
 
     def records(self, bad: BadRecords) -> Iterator[Record]:
-        """Yields each query once, telling `bad` of malformed ones."""
+        """Yields each query once, reporting malformed ones to `bad`."""
         seen: set[str] = set()
         for name in self.names:
             dataset = _load(name, "queries")

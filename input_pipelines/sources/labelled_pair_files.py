@@ -1,4 +1,4 @@
-"""Pairs of texts with a class, as they stand in files: JSON lines, and PAWS-X's tables."""
+"""Pairs of texts with a class, read from files: JSON lines, and PAWS-X's tables."""
 
 import dataclasses
 import os
@@ -29,7 +29,7 @@ class PairLines:
     max_line_bytes: int = 1_000_000
 
     def records(self, bad: BadRecords) -> Iterator[Record]:
-        """Yields the records in order, telling `bad` of malformed ones.
+        """Yields the records in order, reporting malformed ones to `bad`.
 
         Malformed is a line without one of the fields, with a text that is empty, with a label that
         is no class, or with an id that was there before.

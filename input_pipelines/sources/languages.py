@@ -73,7 +73,7 @@ def without_variant(code: str) -> str:
 
 
 class Among:
-    """Whether a language is one of these, in whatever script or country."""
+    """Membership of a language in a list, in any script or country."""
 
     def __init__(self, codes: Iterable[str]):
         self._known = {without_variant(code) for code in codes}
@@ -91,7 +91,7 @@ def _is_language(code: str | None) -> bool:
 
 
 def _likely_script(language: langcodes.Language) -> str | None:
-    """What CLDR says of this very language; langcodes would take Latin for one it does not know."""
+    """Script of this language in CLDR; langcodes would take Latin for one it does not know."""
     known = language.language in data_dicts.LIKELY_SUBTAGS
     return str(language.maximize().script) if known else None
 

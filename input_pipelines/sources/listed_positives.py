@@ -1,4 +1,4 @@
-"""Judgements that stand with the query, as a list of the passages that answer it: MLDR's.
+"""Judgements in the query's record, as a list of the passages that answer it: MLDR's.
 
 A line is {"query_id", "query", "positive_passages": [{"docid", ...}, ...]}.
 """
@@ -15,7 +15,7 @@ class ListedPositives:
     """Judgements of jsonl whose lines name a query and list its passages.
 
     path: of the file. query_field: its id. list_field: the passages. passage_field: the id of each.
-    max_line_bytes: a longer line is not parsed; passages stand in it with their texts.
+    max_line_bytes: a longer line is not parsed; it holds passages with their texts.
     """
 
     path: str
@@ -25,7 +25,7 @@ class ListedPositives:
     max_line_bytes: int = 1 << 28
 
     def judgements(self, bad: BadRecords) -> Iterator[tuple[str, str, int, str]]:
-        """Yields (query, passage, 1, "file:line"), telling `bad` of malformed lines."""
+        """Yields (query, passage, 1, "file:line"), reporting malformed lines to `bad`."""
         for number, line, row in text_sources.json_lines(self.path, self.max_line_bytes, bad):
             where = f"{self.path}:{number}"
             try:

@@ -21,7 +21,7 @@ class Chain:
     members: Sequence[TextSource]
 
     def records(self, bad: BadRecords) -> Iterator[Record]:
-        """Yields the records in order, telling `bad` of malformed ones."""
+        """Yields the records in order, reporting malformed ones to `bad`."""
         unique = UniqueIds()
         for number, source in enumerate(self.members):
             for place, record in enumerate(source.records(bad)):
@@ -69,7 +69,7 @@ class Mixture:
     alpha: float
 
     def records(self, bad: BadRecords) -> Iterator[Record]:
-        """Yields the records in file order, telling `bad` of malformed ones."""
+        """Yields the records in file order, reporting malformed ones to `bad`."""
         names = [name for name, _, _ in self.members]
         if len(set(names)) != len(names):
             raise SourceError(f"mixture members {names}: expected different names")

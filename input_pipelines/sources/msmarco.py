@@ -21,7 +21,7 @@ class Tsv:
     max_line_bytes: int = 1_000_000
 
     def records(self, bad: BadRecords) -> Iterator[Record]:
-        """Yields the records in file order, telling `bad` of malformed ones."""
+        """Yields the records in file order, reporting malformed ones to `bad`."""
         unique = text_sources.UniqueIds()
         for number, line in text_sources.lines(self.path, self.max_line_bytes, bad):
             where = f"{self.path}:{number}"
@@ -41,7 +41,7 @@ class TrecQrels:
     path: str
 
     def judgements(self, bad: BadRecords) -> Iterator[tuple[str, str, int, str]]:
-        """Yields (query, passage, relevance, "file:line"), telling `bad` of malformed lines."""
+        """Yields (query, passage, relevance, "file:line"), reporting malformed lines to `bad`."""
         for number, line in text_sources.lines(self.path, 1 << 16, bad):
             columns, where = line.split(), f"{self.path}:{number}"
             if not columns:
@@ -60,7 +60,7 @@ class JsonQrels:
     path: str
 
     def judgements(self, bad: BadRecords) -> Iterator[tuple[str, str, int, str]]:
-        """Yields (query, passage, relevance, file), telling `bad` of what is no judgement.
+        """Yields (query, passage, relevance, file), reporting what is no judgement to `bad`.
 
         Raises:
           SourceError: the file is no such object.

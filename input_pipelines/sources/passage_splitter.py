@@ -11,7 +11,7 @@ class Chunked:
     """The records of a source, each cut into passages of at most `words` words.
 
     Passages keep the title; ids are "id#0", "id#1", ... A passage of fewer than `min_words` words,
-    such as a heading that stands alone, is left out, unless it is all that the record has.
+    such as a heading alone, is left out, unless it is all that the record has.
     """
 
     source: TextSource
@@ -26,7 +26,7 @@ class Chunked:
             )
 
     def records(self, bad: BadRecords) -> Iterator[Record]:
-        """Yields the passages in order, telling `bad` of malformed records."""
+        """Yields the passages in order, reporting malformed records to `bad`."""
         for record in self.source.records(bad):
             pieces = split_words(record.text, self.words)
             long = [piece for piece in pieces if len(piece.split()) >= self.min_words]

@@ -18,7 +18,7 @@ from input_pipelines.sources.text_sources import BadRecords, FieldError, Record,
 def paragraphs(
     paths: Sequence[str], seen: question_sets.Seen, bad: BadRecords
 ) -> Iterator[Paragraph]:
-    """The paragraph of each row, in order, telling `bad` of malformed ones.
+    """The paragraph of each row, in order, reporting malformed ones to `bad`.
 
     The id of a passage is a hash of title and text: rows with the same one share it.
     """

@@ -27,7 +27,7 @@ class Question:
     Attributes:
       id: unique in its set.
       text: what is asked.
-      answer: what a row of queries.jsonl says of it beside: `answers`, `answer_type`, or nothing.
+      answer: its further fields in queries.jsonl: `answers`, `answer_type`, or nothing.
     """
 
     id: str
@@ -40,7 +40,7 @@ class Paragraph:
     """A paragraph and the questions that it answers.
 
     Attributes:
-      passage: with an id of its own; several may share one, and are one passage then.
+      passage: with a separate id; several may share one, and are one passage then.
       article: the name of what it is from.
       questions: that it answers.
     """
@@ -89,7 +89,7 @@ class GoldSet:
     disjoint: bool = True
 
     def read(self, bad: BadRecords) -> list[tuple[str, Paragraph]]:
-        """Each paragraph with its split, in file order, telling `bad` of malformed ones.
+        """Each paragraph with its split, in file order, reporting malformed ones to `bad`.
 
         Raises:
           SourceError: a file cannot be read, an article is in both, or too many malformed records.
@@ -133,14 +133,14 @@ def hold_out(articles: Sequence[str], share: float, seed: int) -> set[str]:
 
 
 def _choose(articles: Sequence[str], share: float, seed: int) -> set[str]:
-    """So many of them, rounded up."""
+    """Draw a share of the articles, rounded up."""
     order = np.random.default_rng(seed).permutation(len(articles))
     return {articles[i] for i in order[: int(np.ceil(share * len(articles)))]}
 
 
 @dataclasses.dataclass(frozen=True)
 class AskedSet:
-    """Questions with answers and no more: whether a corpus answers them is for it to show.
+    """Questions with answers only; it is unknown whether the corpus answers them.
 
     Rows of the files have `id` or `_id`, `question` or `text`, `answers`, and 'regex' as
     `answer_type` where these are regular expressions.
@@ -160,7 +160,7 @@ class AskedSet:
     seed: int = 0
 
     def read(self, bad: BadRecords) -> list[tuple[str, Question]]:
-        """Each question with its split, in file order, telling `bad` of malformed ones.
+        """Each question with its split, in file order, reporting malformed ones to `bad`.
 
         Raises:
           SourceError: a file cannot be read, has no questions, or too many malformed records.
@@ -213,7 +213,7 @@ def new_id(
 
 
 def question_text(row: Mapping[str, object], field: str) -> str:
-    """What a row asks; raises FieldError if that is nothing."""
+    """Question of a row; raises FieldError if it is empty."""
     text = text_field(row, field).strip()
     if not text:
         raise FieldError("empty_question", f"field {field!r}: expected words, found none")

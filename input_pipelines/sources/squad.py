@@ -24,7 +24,7 @@ from input_pipelines.sources.text_sources import (
 def paragraphs(
     paths: Sequence[str], seen: question_sets.Seen, bad: BadRecords
 ) -> Iterator[Paragraph]:
-    """The paragraphs of files, in order, telling `bad` of malformed ones and of questions.
+    """The paragraphs of files, in order, reporting malformed ones to `bad` and of questions.
 
     The id of a passage is `title/number of the paragraph in its article`.
     """
@@ -44,8 +44,8 @@ def paragraphs(
 
 
 def rows_of(path: str, bad: BadRecords) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Where it stands, and a paragraph as the file has it, in the form of one a line; lines that
-    are none are told to `bad`.
+    """The place and the row of each paragraph, in the form of one paragraph a line; lines that
+    are none are reported to `bad`.
 
     Raises:
       SourceError: there is no such file, or it is of neither form.

@@ -22,9 +22,9 @@ class Asked(NamedTuple):
 
     Attributes:
       id: 'de/56be4db0', its language before it where files are by language.
-      question, passage: as they stand in the file.
+      question, passage: as in the file.
       answers: what counts as right.
-      span: characters of the passage, start to end - 1, that the first answer stands at.
+      span: characters of the passage, start to end - 1, that are the first answer.
       where: file and line.
     """
 
@@ -59,9 +59,9 @@ class AskedPassages:
         languages.require_once(self.languages, "AskedPassages.languages")
 
     def asked(self, bad: BadRecords) -> Iterator[Asked]:
-        """All questions in order, telling `bad` of malformed ones.
+        """All questions in order, reporting malformed ones to `bad`.
 
-        Malformed is a question without a text or an answer, one whose first answer does not stand
+        Malformed is a question without a text or an answer, one whose first answer is not
         where it says, and one with an id that was there before. Questions that SQuAD 2 marks
         `is_impossible` are left out.
 
@@ -121,7 +121,7 @@ def _asked(
     span = (start, start + len(texts[0]))
     if start < 0 or passage[slice(*span)] != texts[0]:
         found = passage[slice(*span)]
-        detail = f"the first answer is {texts[0]!r}, but at {start} there stands {found!r}"
+        detail = f"the first answer is {texts[0]!r}, but at {start} is {found!r}"
         raise FieldError("answer_not_there", detail)
     question = question_sets.question_text(row, "question")
     name = question_sets.new_id(row, "id", unique, *at)  # last: what is malformed takes no id

@@ -37,7 +37,7 @@ class SimilarityFiles:
     second: int
 
     def judged(self, bad: BadRecords) -> Iterator[Judged]:
-        """All pairs in file order, telling `bad` of malformed ones; ids count lines.
+        """All pairs in file order, reporting malformed ones to `bad`; ids count lines.
 
         Raises:
           SourceError: a file cannot be read or has no pairs.

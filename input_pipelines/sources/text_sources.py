@@ -1,4 +1,4 @@
-"""The interface of text sources, what they are written with, and two of them: jsonl, plain lines.
+"""The interface of text sources, helpers to write one, and two sources: jsonl, plain lines.
 
 Whatever reads text takes a `TextSource`: `prepare.prepare` with any layout,
 `tokenization.train_tokenizer`, `write_beir.write_collection`, `mixtures`. A new source is a new
@@ -107,12 +107,12 @@ class BadRecords:
             )
 
     def _flag(self) -> str:
-        """How a user raises the limit, where the job is known."""
+        """Flag that raises the limit, where the job is known."""
         return f": --gin.{self._job}.max_bad_records=NUMBER" if self._job else ""
 
 
 class TextSource(Protocol):
-    """Texts in a fixed order: THE interface of what text is read from.
+    """Texts in a fixed order: the interface of all sources of text.
 
     It is made by gin of paths and names. It has no fingerprint: what it reads is in
     `stage.run.inputs`, whose content identifies a stage's result together with these parameters.
@@ -132,7 +132,7 @@ class TextSource(Protocol):
 
 
 class Judgements(Protocol):
-    """Which passages answer which queries, in a fixed order."""
+    """Judgements: the passages that answer each query, in a fixed order."""
 
     def judgements(self, bad: BadRecords) -> Iterator[tuple[str, str, int, str]]:
         """Yields (query, passage, relevance, "file:line"), reporting malformed ones to `bad`."""
@@ -150,7 +150,7 @@ class UniqueIds:
         self._files: dict[str, int] = {}
 
     def first(self, id_: str, file: str, line: int) -> str:
-        """Where an id was first ("file:line"), or an empty string for a new one."""
+        """First place of an id ("file:line"), or an empty string for a new one."""
         key = _hash(id_)
         number = self._files.setdefault(file, len(self._files))
         before = self._seen.setdefault(key, (number, line))
@@ -296,7 +296,7 @@ class Jsonl:
     max_line_bytes: int
 
     def records(self, bad: BadRecords) -> Iterator[Record]:
-        """Yields the records in file order, telling `bad` of malformed ones."""
+        """Yields the records in file order, reporting malformed ones to `bad`."""
         unique = UniqueIds()
         for path in self.paths:
             for number, line, row in json_lines(path, self.max_line_bytes, bad):
@@ -333,7 +333,7 @@ class Lines:
     max_line_bytes: int
 
     def records(self, bad: BadRecords) -> Iterator[Record]:
-        """Yields the records in file order, telling `bad` of malformed ones."""
+        """Yields the records in file order, reporting malformed ones to `bad`."""
         for path, name in zip(self.paths, places.file_names(self.paths), strict=True):
             for number, line in lines(path, self.max_line_bytes, bad):
                 if line.strip():
@@ -342,7 +342,7 @@ class Lines:
 
 
 def found_in(folder: str) -> str:
-    """What is where a folder with certain files was expected, for messages: its first 20 names."""
+    """List the first 20 names of a folder where certain files were expected, for messages."""
     if os.path.isdir(folder):
         return f"found {sorted(os.listdir(folder))[:20]}"
     return "it is a file" if os.path.exists(folder) else "no such folder"

@@ -35,7 +35,7 @@ class Tfds:
     text_field: str
 
     def records(self, bad: BadRecords) -> Iterator[Record]:
-        """Yields the records in order, telling `bad` of malformed ones.
+        """Yields the records in order, reporting malformed ones to `bad`.
 
         Raises:
           SourceError: no such dataset is prepared, no such split or field, or a file is damaged.

@@ -27,7 +27,7 @@ JOBS = {
 
 
 def read_triples(path: str, texts: bool, bad: BadRecords) -> Iterator[tuple[str, str, str, int]]:
-    """Yields (query, positive, negative, line) in file order, telling `bad` of malformed lines.
+    """Yields (query, positive, negative, line) in file order, reporting malformed lines to `bad`.
 
     Args:
       path: the file.
@@ -48,7 +48,7 @@ def read_triples(path: str, texts: bool, bad: BadRecords) -> Iterator[tuple[str,
 
 
 def name_of(text: str) -> str:
-    """The id of a text of triples: of its content, so that it is the same wherever it stands."""
+    """The id of a text of triples: a hash of its content, so that it is the same everywhere."""
     return hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
 
 

@@ -35,7 +35,7 @@ class WikiExtracted:
     max_line_bytes: int = 1_000_000
 
     def records(self, bad: BadRecords) -> Iterator[Record]:
-        """Yields the articles, telling `bad` of what is none."""
+        """Yields the articles, reporting what is none to `bad`."""
         unique = text_sources.UniqueIds()
         for path in text_sources.files_of(self.path):
             folder = self.path if path != self.path else os.path.dirname(path)

@@ -1,14 +1,14 @@
-"""As which tokens the answers of questions stand in a corpus, found once before training.
+"""Precompute the token sequences of each question's answers in a corpus, before training.
 
 On a device an answer can be looked for token by token only. So the corpus is searched beforehand,
 by normalised text and by regular expressions (`answers`), and the tokens of what was found are
 kept: "the Broncos", "Broncos" and "BRONCOS", where the corpus has all three. A text that holds an
-answer then holds one of its forms, if none was left out. A form may stand where no answer does: at
+answer then holds one of its forms, if none was left out. A form may occur where no answer does: at
 the beginning of a longer word ("Paris" in "Paris ##ian"), or where punctuation joins words.
 
 Folder:
 
-    forms.npy      int32 [n, T], tokens, NO_TOKEN behind the end; a question's together, the most
+    forms.npy      int32 [n, T], tokens, NO_TOKEN after the end; a question's together, the most
                    frequent first
     first.npy      int64 [Q + 1], the forms of row q of the question store: first[q] to first[q + 1]
     manifest.json  what it was made of, and `fingerprint`, sha256 hex of all
@@ -123,7 +123,7 @@ def _given(path: str, store: TokenStore, bad: BadRecords) -> dict[int, Answers]:
 
 @dataclasses.dataclass(frozen=True)
 class _Job:
-    """What every worker is told: arguments of `find_forms`."""
+    """Job of a worker: arguments of `find_forms`."""
 
     corpus: str
     questions: str
@@ -161,7 +161,7 @@ def _collect(waiting: set[concurrent.futures.Future[tuple[Counts, int]]], counts
 
 @functools.lru_cache(maxsize=1)
 def _tools(job: _Job) -> tuple[Finder, list[int], TokenStore, tokenization.Tokenizer]:
-    """What a worker needs, made once for all of its ranges."""
+    """Tools of a worker, made once for all of its ranges."""
     asked = TokenStore.open(job.questions, verify="sizes")
     given = _given(job.answers, asked, BadRecords.counted_before())
     searched = TokenStore.open(job.corpus, verify="sizes")
@@ -196,7 +196,7 @@ def _search(job: _Job, start: int, end: int) -> tuple[Counts, int]:
 
 
 def _body(tokens: np.ndarray, tokenizer: tokenization.Tokenizer) -> np.ndarray:
-    """What stands between the first [SEP] of a block and its last."""
+    """The tokens between the first [SEP] of a block and its last."""
     return tokens[int(np.argmax(tokens == tokenizer.vocabulary["sep"])) + 1 : -1]
 
 

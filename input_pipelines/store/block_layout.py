@@ -1,6 +1,6 @@
 """Documents as blocks: "[CLS] title [SEP] body [SEP]", cut where sentences end.
 
-Beside the rows four tables are stored, which ICT and REALM read:
+With the rows four tables are stored, which ICT and REALM read:
 
     sentences  int32 [n, 3]  row, and its tokens start to end - 1: each sentence of each block
     spans      int32 [m, 3]  number of a sentence, and tokens of its row: each salient span
@@ -36,7 +36,7 @@ class Blocks:
     """A layout (`layouts.Layout`): each document cut into blocks, ids "doc#0", "doc#1", ...
 
     Sentences are put together until the next one would not fit; one that is longer than a block is
-    cut where it is full. A title keeps at most a quarter of the room.
+    cut where it is full. A title keeps at most a quarter of the tokens.
 
     Attributes:
       spans: what finds salient spans; None: none are stored.
@@ -89,7 +89,7 @@ class TitleAndBody(Plain):
     """A layout (`layouts.Layout`): a record a row, "[CLS] title [SEP] body [SEP]", the body cut.
 
     As blocks are written, for passages that an evaluation judges whole. A title keeps at most a
-    quarter of the room.
+    quarter of the tokens.
     """
 
     @property
@@ -155,10 +155,10 @@ class _Block:
 def _headed(
     records: Sequence[Record], tokenizer: tokenization.Tokenizer, length: int, prefix: str
 ) -> Iterator[tuple[Record, _Head, tokenization.Pieces, int]]:
-    """Each record with its head, its body in pieces, and how many of these fit behind the head.
+    """Each record with its head, its body in pieces, and how many of these fit after the head.
 
     Raises:
-      ValueError: a row of `length` tokens has no room for a body.
+      ValueError: a row of `length` tokens is too short for a body.
     """
     if length - (length // 4 + 2) - 1 < 1:
         raise ValueError(
@@ -181,7 +181,7 @@ def _head(title: tokenization.Pieces, max_pieces: int, tokenizer: tokenization.T
 
 
 def _cut_at(sentences: Sequence[Span], offsets: np.ndarray) -> list[Span]:
-    """Pieces of each sentence; each piece belongs to one, whatever stands between sentences."""
+    """Pieces of each sentence; each piece belongs to one, whatever is between sentences."""
     cuts = np.searchsorted(offsets[:, 0], [start for start, _ in sentences]).tolist()
     bounds = [0, *cuts[1:], len(offsets)] if cuts else []
     return list(itertools.pairwise(bounds))
@@ -234,7 +234,7 @@ def _row(
 
 
 class _Tables:
-    """Rows and what is known of them, as it is found."""
+    """Rows and what is known of them so far."""
 
     def __init__(self) -> None:
         self.records: list[StoreRecord] = []

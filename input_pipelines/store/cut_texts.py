@@ -1,4 +1,4 @@
-"""How many texts of a token store were cut, and of how many tokens: for a person and for reports.
+"""Count truncated texts of a token store, and their tokens: for a person and for reports.
 
 A store of whole texts leaves `cut_texts.json` in its stage's folder, next to report.json:
 

@@ -1,7 +1,7 @@
 """`tf.train.Example` without TensorFlow, for processes that must start fast and hold no device.
 
 The message is declared here from its public field numbers (`tensorflow/core/example/*.proto`), in
-a descriptor pool of its own, so that it can live beside TensorFlow's copy in one process. Bytes are
+a separate descriptor pool, so that it can coexist with TensorFlow's copy in one process. Bytes are
 interchangeable with TensorFlow's and TFDS's.
 """
 

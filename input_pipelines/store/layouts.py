@@ -1,4 +1,4 @@
-"""How records become rows of a token store: a text a row, unless a layout says otherwise."""
+"""Layouts: turn records into rows of a token store; by default one text a row."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ TITLE_AND_BODY = "title_and_body"
 
 @dataclasses.dataclass(frozen=True)
 class Rows:
-    """What a layout makes of some records.
+    """Rows that a layout makes of some records.
 
     Attributes:
       records: the rows.
@@ -33,16 +33,16 @@ class Rows:
 
 
 class Layout(Protocol):
-    """Frozen, and small: it is handed to every worker, and its repr names what it does."""
+    """A frozen, small object that is sent to every worker; its repr identifies its rule."""
 
     @property
     def name(self) -> str:
-        """How titles stand in rows, which a model's contract names: TEXT or TITLE_AND_BODY."""
+        """Layout of titles in rows, which a model's contract names: TEXT or TITLE_AND_BODY."""
         ...
 
     @property
     def numbers(self) -> Mapping[str, str]:
-        """What the first column of a table counts: 'rows', or the lines of another table.
+        """Unit of the first column of each table: 'rows', or the lines of another table.
 
         Tables that are not named here are per row.
         """
@@ -70,7 +70,7 @@ class Layout(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Plain:
-    """What a `Layout` has that looks at a record at a time and leaves no tables."""
+    """Base of a `Layout` that reads one record at a time and writes no tables."""
 
     @property
     def numbers(self) -> Mapping[str, str]:

@@ -1,8 +1,8 @@
-"""Tokenizes a source on all cores into a token store that can be read by row number.
+"""Tokenize a source on all cores into a token store that can be read by row number.
 
 The source is read once, in order, and cut into chunks of `shard_size` records. A worker tokenizes a
-chunk and writes one shard, so the store does not depend on how many workers there are. Beside each
-finished shard lies a receipt (hash of the shard, of the chunk and of the settings). A run that was
+chunk and writes one shard, so the store does not depend on how many workers there are. Next to each
+finished shard is a receipt (hash of the shard, of the chunk and of the settings). A run that was
 killed and is started again reads the source again but tokenizes only the chunks that have no valid
 receipt.
 """
@@ -41,7 +41,7 @@ JOBS = {
 
 @dataclasses.dataclass(frozen=True)
 class _Job:
-    """What decides a shard's bytes beside its records."""
+    """Settings that a shard's bytes depend on, in addition to its records."""
 
     tokenizer: str
     fingerprint: str
@@ -58,7 +58,7 @@ class _Job:
 
 @dataclasses.dataclass(frozen=True)
 class _Receipt:
-    """A finished shard: what it was made from, what it is, and what the manifest needs of it."""
+    """Receipt of a finished shard: its inputs, its hash, and its part of the manifest."""
 
     job: str
     records: str
@@ -67,7 +67,7 @@ class _Receipt:
     ids: list[str]
     words: int
     truncated: int
-    tables: str  # sha256 hex of the file beside the shard
+    tables: str  # sha256 hex of the file next to the shard
     cut_off: list[int] | None = None  # None also of a shard that earlier code has written
 
 
@@ -98,7 +98,7 @@ def prepare(
       shard_size: records a shard.
       workers: processes; 0 for one a core.
       max_bad_records: malformed records that are skipped before the run stops.
-      layout: how records become rows, and what is stored beside these.
+      layout: how records become rows, and what is stored with these.
 
     Returns:
       {"store": the folder, "report": report.json}, relative to model_dir; next to these is
@@ -183,7 +183,7 @@ def check(
     workers: int,
     max_bad_records: int,
 ) -> None:
-    """What can be known to be wrong before the job runs.
+    """Check arguments before the job runs.
 
     Raises:
       ValueError: a number below its bound, or a name that no store can have.

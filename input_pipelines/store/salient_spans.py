@@ -1,4 +1,4 @@
-"""Which spans of a sentence are worth hiding: names, dates, numbers (REALM, section 3.4).
+"""Find salient spans of a sentence to mask: names, dates, numbers (REALM, section 3.4).
 
 What it takes to fill such a span in is knowledge of the world, which a retrieved text may hold.
 `Rules` needs nothing but the text: names by their capitals, dates and numbers by patterns, titles
@@ -26,7 +26,7 @@ class SpanError(ValueError):
 
 
 class Finder(Protocol):
-    """Frozen, and small: it is handed to every worker, and its repr names what it finds."""
+    """A frozen, small object that is sent to every worker; its repr identifies what it finds."""
 
     @property
     def wants_titles(self) -> bool:
@@ -190,7 +190,7 @@ def _is_capital(text: str, word: Span) -> bool:
 def _titles(text: str, words: Sequence[Span], known: "_Titles") -> list[Span]:
     bare = [_bare(text[start:end]) for start, end in words]
     found: list[Span] = []
-    # Most words begin no title, which one look-up of all of them tells.
+    # Most words begin no title, which one look-up of all of them finds.
     begins = _among(known.first, [bare[i : i + 1] for i in range(len(bare))])
     for first in np.flatnonzero(begins).tolist():
         lasts = range(min(first + _MOST_TITLE_WORDS, len(words)) - 1, first - 1, -1)
@@ -221,13 +221,13 @@ class _Titles(NamedTuple):
 
 @functools.lru_cache(maxsize=2)
 def _loaded(path: str, digest: str) -> _Titles:
-    """What `Rules.fitted` wrote; `digest` tells one from another under the same path."""
+    """Read what `Rules.fitted` wrote; `digest` distinguishes versions under the same path."""
     files = (f"{path}.{name}.npy" for name in ("whole", "first"))
     return _Titles(*(np.load(file, mmap_mode="r", allow_pickle=False) for file in files))
 
 
 def _title_words(title: str) -> tuple[str, ...]:
-    """The words of a title without what stands in parentheses; () if there is no capital in it."""
+    """The words of a title without the text in parentheses; () if there is no capital in it."""
     bare = re.sub(r"\s*\([^)]*\)\s*$", "", title.replace("_", " "))
     words = tuple(_bare(match.group()) for match in _WORD.finditer(bare))
     capital = any(word[0].isupper() or word[0].isdigit() for word in words)

@@ -73,7 +73,7 @@ class StoreRecord:
 
 @dataclasses.dataclass(frozen=True)
 class ShardInfo:
-    """What the manifest says of one shard: file name, records, size in bytes, sha256 hex."""
+    """Manifest entry of one shard: file name, records, size in bytes, sha256 hex."""
 
     file: str
     count: int
@@ -83,7 +83,7 @@ class ShardInfo:
 
 @dataclasses.dataclass(frozen=True)
 class StoreSummary:
-    """What `finish` is told beside the shards; fields as in the manifest (module docstring)."""
+    """Arguments of `finish` besides the shards; fields as in the manifest (module docstring)."""
 
     name: str
     split: str
@@ -218,7 +218,7 @@ def _describe(folder: str, name: str) -> dict[str, int | str]:
 
 
 def _write_tfds_metadata(folder: str, shards: Sequence[ShardInfo], summary: StoreSummary) -> None:
-    """Writes features.json and dataset_info.json beside the shards."""
+    """Writes features.json and dataset_info.json next to the shards."""
     import tensorflow_datasets as tfds  # slow, and needed here only
 
     text = tfds.features.Text()

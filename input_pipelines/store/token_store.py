@@ -22,7 +22,7 @@ from input_pipelines.store.store_writer import FORMAT, FORMAT_VERSION, MANIFEST,
 
 Verify = Literal["auto", "sizes", "full"]
 HASH_BELOW_BYTES = 1 << 30  # "auto" hashes stores smaller than this
-# Random access: no read-ahead, no thread pool behind each shard.
+# Random access: no read-ahead, no thread pool for each shard.
 _READER_OPTIONS = "readahead_buffer_size:0,max_parallelism:0"
 
 
@@ -46,7 +46,7 @@ class Passages(NamedTuple):
 
 @dataclass(frozen=True)
 class Text:
-    """What a passage says, for showing it."""
+    """Texts of a passage, for display."""
 
     id: str
     title: str
@@ -133,7 +133,7 @@ class TokenStore:
         return {name: row for row, name in enumerate(self.ids)}
 
     def table(self, name: str) -> np.ndarray:
-        """A table that the store's layout left beside the rows, mapped into memory.
+        """A table that the store's layout wrote with the rows, mapped into memory.
 
         Raises:
           StoreError: there is none of that name.

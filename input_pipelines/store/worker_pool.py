@@ -1,4 +1,4 @@
-"""Worker processes for texts: spawned, one core each, gone with the one that started them."""
+"""Worker processes for texts: spawned, one core each, ended with their parent process."""
 
 import concurrent.futures
 import multiprocessing.connection
@@ -11,7 +11,7 @@ from typing import Any
 
 
 def executor(workers: int) -> concurrent.futures.Executor:
-    """So many worker processes; with one, the work is done here, at once."""
+    """Executor with this many worker processes; with one, the work is done here, at once."""
     if workers == 1:
         return _Here()
     return concurrent.futures.ProcessPoolExecutor(
@@ -58,7 +58,7 @@ def _start_worker() -> None:
 def _end_with_parent() -> None:
     """Ends this process when the one that started it is gone.
 
-    A worker whose parent was killed would wait for work for ever, or go on writing a shard that a
+    A worker whose parent was killed would wait for work forever, or keep writing a shard that a
     new run is writing too.
     """
     parent = multiprocessing.parent_process()

@@ -1,1 +1,1 @@
-"""Tokenizers: trained, imported, and what they make of words."""
+"""Tokenizers: trained or imported, and reports about them."""

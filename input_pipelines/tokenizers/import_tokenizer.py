@@ -1,4 +1,4 @@
-"""Takes over a tokenizer that exists: a Hugging Face folder on disk becomes a tokenizer folder."""
+"""Import an existing tokenizer: a Hugging Face folder on disk becomes a tokenizer folder."""
 
 import json
 import os
@@ -61,7 +61,7 @@ def import_tokenizer(
 
 
 def check(folder: str, vocabulary_size: int | None) -> None:
-    """What can be known to be wrong before the job runs, which is all of it.
+    """Check all arguments, before the job runs.
 
     Raises:
       TokenizerError: see `import_tokenizer`.

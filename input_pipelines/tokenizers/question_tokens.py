@@ -1,4 +1,4 @@
-"""Texts that are not in a store, as token groups: questions of the moment."""
+"""Tokenize texts that are not in a store, such as new questions, into token groups."""
 
 from collections.abc import Sequence
 
@@ -51,7 +51,7 @@ class QuestionEncoder:
         return self._tokenizer.fingerprint
 
     def tokens(self, question: str) -> int:
-        """How many a question has, specials included, before it is cut."""
+        """Number of tokens of a question, specials included, before it is cut."""
         return len(self._tokenizer.pieces([self.prefix + question])[0].tokens) + 2
 
     def __call__(self, questions: Sequence[str]) -> dict[str, np.ndarray]:

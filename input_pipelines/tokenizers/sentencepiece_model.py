@@ -1,7 +1,7 @@
 """A Unigram model of SentencePiece, with fairseq's ids (XLM-R), as a tokenizer.
 
 fairseq's ids are <s> 0, <pad> 1, </s> 2, <unk> 3, then the model's pieces from its own id 3 on,
-moved up by one, and <mask> behind them. The file is read by its wire format (SentencePiece's
+moved up by one, and <mask> after them. The file is read by its wire format (SentencePiece's
 sentencepiece_model.proto): its generated classes want a newer protobuf than other libraries allow.
 """
 

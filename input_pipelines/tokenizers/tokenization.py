@@ -61,8 +61,8 @@ class Pieces:
     """All of a text, without special tokens: ids int32 [n], word_starts bool [n].
 
     Attributes:
-      offsets: int64 [n, 2], the characters that each piece stands for, without white space that
-        SentencePiece counts to the piece behind it.
+      offsets: int64 [n, 2], the characters that each piece covers, without white space that
+        SentencePiece counts to the next piece.
     """
 
     tokens: np.ndarray
@@ -85,7 +85,7 @@ def fingerprint(tokenizer_json: str) -> str:
 class Tokenizer:
     """A loaded tokenizer folder.
 
-    Special tokens that stand in a text, such as "[SEP]", are tokenized as ordinary characters: only
+    Special tokens that occur in a text, such as "[SEP]", are tokenized as ordinary characters: only
     the tokenizer itself places special ids.
     """
 
@@ -139,7 +139,7 @@ class Tokenizer:
         """Checks that this is the tokenizer something was made with.
 
         Raises:
-          TokenizerError: naming both fingerprints and `where` the expected one stands.
+          TokenizerError: naming both fingerprints and `where` the expected one comes from.
         """
         if self.fingerprint != expected:
             raise TokenizerError(
@@ -176,7 +176,7 @@ class Tokenizer:
         """Texts of token ids, special tokens left out, [UNK] among them.
 
         By the tokenizer's own decoder: WordPiece gives single spaces between words and none before
-        punctuation, whatever stood in the text that was tokenized.
+        punctuation, whatever was in the text that was tokenized.
         """
         return self._backend.decode_batch([list(ids) for ids in tokens], skip_special_tokens=True)
 
@@ -224,7 +224,7 @@ def train_tokenizer(
       longest_word: characters; a longer run without spaces is unknown as a whole. Raise it for
         languages that are written without spaces.
       languages: a JSON file with a list of codes, each of which gets a special token '[CODE]'
-        behind the vocabulary; None: none do.
+        after the vocabulary; None: none do.
       split_case: whether names are split where their case changes, before they are lowercased:
         "forwardFill" gives "forward fill", which a question about it says. For text about code.
 
@@ -271,7 +271,7 @@ def train_tokenizer(
 
 
 def language_token(code: str) -> str:
-    """The token that stands for a language in a vocabulary: '[de]'."""
+    """The token of a language in a vocabulary: '[de]'."""
     return f"[{code}]"
 
 
@@ -287,7 +287,7 @@ def write_folder(
       folder: made where missing.
       tokenizer: complete, with its post-processor.
       specials: role (see ROLES) -> token.
-      config: what tokenizer_config.json says beside the special tokens.
+      config: what tokenizer_config.json says in addition to the special tokens.
     """
     os.makedirs(folder, exist_ok=True)
     tokenizer.no_truncation()
@@ -336,7 +336,7 @@ def check(
     max_bad_records: int,
     sample: int,
 ) -> None:
-    """What can be known to be wrong before `train_tokenizer` reads a text.
+    """Check arguments before `train_tokenizer` reads a text.
 
     Raises:
       ValueError: a number below its bound.

@@ -1,7 +1,7 @@
-"""How well a vocabulary holds many languages: what is unknown, and into how much words fall.
+"""Coverage of languages by a vocabulary: unknown words, and tokens per word.
 
 A word that has an unknown character, or is too long, is [UNK] as a whole in WordPiece: a model can
-neither read nor predict it, and no loss shows it. So bytes are counted: one token may stand for a
+neither read nor predict it, and no loss shows it. So bytes are counted: one token may cover a
 sentence of Thai, which has no spaces.
 """
 
@@ -29,7 +29,7 @@ class VocabularyError(ValueError):
 
 @dataclasses.dataclass
 class _Count:
-    """What was seen of a language."""
+    """Counts of a language."""
 
     sentences: int = 0
     words: int = 0
@@ -86,7 +86,7 @@ def vocabulary_report(
       tokenizer: its folder.
       sentences: languages, a member each.
       max_sentences: sentences of each that are looked at, from all over; 0 for all.
-      max_unknown: share of a language's bytes that may stand in words that are [UNK].
+      max_unknown: share of a language's bytes that may be in words that are [UNK].
 
     Returns:
       {"report": vocabulary_report.json}, relative to model_dir.

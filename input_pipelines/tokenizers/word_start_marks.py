@@ -1,4 +1,4 @@
-"""Where words start among the pieces of any tokenizer, so that whole words can be masked.
+"""Mark word starts among the pieces of any tokenizer, for whole-word masking.
 
 A word is what BERT's own tokenizer calls one: a run of characters between white space, punctuation
 and Chinese characters, and each punctuation mark and Chinese character by itself. Tokenizers that
@@ -72,13 +72,13 @@ def word_starts(
     offsets: Sequence[tuple[int, int]],
     wordpiece: bool = False,
 ) -> np.ndarray:
-    """Which pieces start a word: bool [n].
+    """Mark the pieces that start a word: bool [n].
 
     Args:
       text: what was tokenized.
       words: for each piece, the number of the stretch of text that the tokenizer cut first; None
         for a special token, which is a word by itself.
-      offsets: for each piece, the characters of `text` it stands for.
+      offsets: for each piece, the characters of `text` that it covers.
       wordpiece: whether pieces inside a stretch are marked as such ("##").
 
     Example, pieces of XLM-R: "Oh, 東京 it"  ->  ▁O h , ▁ 東京 ▁it

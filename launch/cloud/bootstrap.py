@@ -87,7 +87,7 @@ def log_text(name: str, follow: bool = False, lines: int = 100) -> str:
 
     Args:
       name: of the job.
-      follow: go on until the job ends.
+      follow: continue until the job ends.
       lines: how many.
     """
     return _text("log", name, str(lines), "follow" if follow else "once")

@@ -113,7 +113,7 @@ class Delete:
 
 @dataclass(frozen=True)
 class End:
-    """Stop; the resource stays as it is."""
+    """Stop; the resource stays unchanged."""
 
     ending: Ending
     why: str
@@ -226,7 +226,7 @@ def _active(
 
 
 def _note_progress(action: Action, past: Past, now: float, limits: Limits) -> None:
-    """Counts lost slices anew once the job ran for as long as a silent host is waited for."""
+    """Resets the count of lost slices once the job ran longer than the wait for a silent host."""
     if not (isinstance(action, Wait) and action.running):
         past.running = None
         return

@@ -71,7 +71,7 @@ class Completed:
 
 
 class Runner(Protocol):
-    """Runs a command to its end; `subprocess` or a stand-in.
+    """Runs a command to its end; `subprocess` or a fake.
 
     Raises:
       TimeoutError: it did not end within `timeout` seconds; it may have done its work.

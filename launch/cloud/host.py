@@ -16,7 +16,7 @@ image, which is 3.10, with the standard library alone. Files in `~/.kennel`:
     runs/NAME/record.json   how the last attempt ended
     runs/NAME/log.txt    everything that all attempts printed
 
-`start` unpacks the code, has the environment made, leaves a supervisor in a session of its own, and
+`start` unpacks the code, has the environment made, leaves a supervisor in a separate session, and
 returns: ssh may end. The supervisor runs the job as its child and records how it ended. SIGTERM to
 the supervisor goes to the child, which saves. While it lives no second one starts.
 """

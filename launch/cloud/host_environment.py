@@ -1,6 +1,6 @@
 """Makes a host's Python environment: `python3 host_environment.py FOLDER`.
 
-FOLDER becomes a virtual environment with a Python 3.11 of its own and exactly the packages of
+FOLDER becomes a virtual environment with its own Python 3.11 and exactly the packages of
 `tpu.lock`, which is next to this file: the images' own Python is 3.10, for which pip picks another
 JAX without an error. It runs on that Python, with the standard library alone. Run again after a
 kill it starts over, and returns at once where all is done. uv makes the environment: the one on the

@@ -76,7 +76,7 @@ def companion_note(job: RecipeJob, hosts: int, how: str) -> str:
     Args:
       job: what runs.
       hosts: of all slices.
-      how: to run them on a slice of their own.
+      how: to run them on a separate slice.
     """
     if not job.companions or job.flags.companions != "here":
         return ""

@@ -208,7 +208,7 @@ class SliceJob:
             return
         if len(hosts) < self._request.hosts:
             silent = self._request.hosts - len(hosts)
-            self._say(f"{silent} hosts did not answer, and may go on with the trial: {said}")
+            self._say(f"{silent} hosts did not answer, and may continue the trial: {said}")
 
 
 class _Running:

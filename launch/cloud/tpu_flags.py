@@ -133,7 +133,7 @@ def _add_provisioning(parser: argparse.ArgumentParser) -> None:
     for choice, meaning in (
         ("spot", "cheaper, and may be taken away at any time"),
         ("reserved", "from a reservation of the project"),
-        ("flex_start", "for at most 7 days, when there is room"),
+        ("flex_start", "for at most 7 days, when there is capacity"),
     ):
         how.add_argument(
             f"--{choice}", dest="provisioning", action="store_const", const=choice, help=meaning

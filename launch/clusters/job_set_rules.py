@@ -1,7 +1,7 @@
 """Twelve rules of JobSets on TPU slices that the API server does not know.
 
 It accepts a manifest that breaks one; the run then waits for ever, hangs, is not restarted, or is
-taken for done. `problems` reads a manifest as it is parsed, whoever wrote it, and compares it with
+taken for done. `problems` reads a parsed manifest, whoever wrote it, and compares it with
 the run that it is meant for.
 """
 

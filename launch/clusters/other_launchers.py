@@ -23,7 +23,7 @@ SKYPILOT_IGNORES = (*XPK_IGNORES, "image", "namespace", "max_restarts", "grace_s
 
 
 class OtherLauncherError(ValueError):
-    """A run that another launcher cannot start as it is meant."""
+    """A run that another launcher cannot start as intended."""
 
 
 def _refuse_ignored(launcher: str, job: ClusterJob, names: Sequence[str]) -> None:

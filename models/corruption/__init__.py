@@ -1,1 +1,1 @@
-"""What is masked, removed or replaced before a loss."""
+"""Masking, removal and replacement of tokens before a loss."""

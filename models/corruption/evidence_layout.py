@@ -1,4 +1,4 @@
-"""Retrieved blocks as a network reads them: alone, and behind the query that asked for them.
+"""Token layout of retrieved blocks: alone, and after the query that retrieved them.
 
     candidate  [CLS] title [SEP] body [SEP]       what the embedder sees
     joint      [CLS] query [SEP] body [SEP]       what the reader sees: the title is left out
@@ -43,7 +43,7 @@ def beginning(tokens: jax.Array, lengths: jax.Array, length: int, sep: int) -> G
     """The first tokens of each block's body as a query: "[CLS] body [SEP]", at most `length`.
 
     Args:
-        tokens, lengths: blocks [R, L] and [R]; the body begins behind the first [SEP].
+        tokens, lengths: blocks [R, L] and [R]; the body starts after the first [SEP].
         length: of the rows that are made.
         sep: id of [SEP].
     """
@@ -57,7 +57,7 @@ def beginning(tokens: jax.Array, lengths: jax.Array, length: int, sep: int) -> G
 
 
 def in_body(tokens: jax.Array, lengths: jax.Array, sep: int) -> jax.Array:
-    """Which tokens of "[CLS] title or query [SEP] body [SEP]" are the body's, without [SEP].
+    """Mask of the body's tokens in "[CLS] title or query [SEP] body [SEP]", without [SEP].
 
     Args:
         tokens: [..., L] int32.
@@ -101,10 +101,10 @@ def candidate_group(tokens: jax.Array, lengths: jax.Array, query: Mapping[str, j
 def joint_group(
     tokens: jax.Array, lengths: jax.Array, query: Mapping[str, jax.Array], vocabulary: Vocabulary
 ) -> Group:
-    """Each query with each of its blocks' bodies behind it.
+    """Each query followed by the body of each of its blocks.
 
     Args:
-        tokens, lengths: blocks [B, K, L] and [B, K]; the body begins behind the first [SEP].
+        tokens, lengths: blocks [B, K, L] and [B, K]; the body starts after the first [SEP].
         query: token group [B, Q] of one segment a row.
         vocabulary: of the tokens.
 

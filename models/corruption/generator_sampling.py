@@ -1,4 +1,4 @@
-"""Drawing tokens from a language model, without ever holding [N, V].
+"""Sample tokens from a language model without storing [N, V] logits.
 
 Letters: N positions, V padded vocabulary, E width of what the output layer takes.
 """

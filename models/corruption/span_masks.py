@@ -1,4 +1,4 @@
-"""Which tokens of a sentence REALM hides: a salient span, or, to compare, others (section 3.4).
+"""Spans that REALM masks: salient spans or, for comparison, others (section 3.4).
 
 Each mask is drawn from (key, example), as in `models.corruption.masking`. Letters: B rows of one
 segment, L row length, A spans that a row may list.

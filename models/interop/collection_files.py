@@ -1,4 +1,4 @@
-"""What a training read, for its model card: the files of a folder in BEIR's layout."""
+"""List the data files of a training, for its model card: a folder in BEIR's layout."""
 
 import dataclasses
 import hashlib

@@ -1,4 +1,4 @@
-"""What can be exported: the checks of `export_hf`, before anything is written."""
+"""Checks of `export_hf`, before anything is written."""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -142,7 +142,7 @@ def export(
 
 
 def _of_embedder(arrays: Mapping[str, np.ndarray], contract: Contract) -> Mapping[str, np.ndarray]:
-    """Encoder and pooler, which an embedder holds, as parts of their own."""
+    """Split an embedder into encoder and pooler."""
     if contract.pooling != "pooler":
         return arrays
     return {path.removeprefix("embedder/"): array for path, array in arrays.items()}
@@ -163,7 +163,7 @@ def _kept(arrays: Mapping[str, np.ndarray], size: int | None) -> int | None:
 
 
 def _cut(arrays: Mapping[str, np.ndarray], size: int | None) -> Mapping[str, np.ndarray]:
-    """With a projection of the states of tokens to `size` dimensions; None: as it is."""
+    """With the projection of token states cut to `size` dimensions; None: unchanged."""
     head = ("multi_vector/dense/kernel", "multi_vector/dense/bias")
     return {path: array[..., :size] if path in head else array for path, array in arrays.items()}
 

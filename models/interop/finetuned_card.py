@@ -17,7 +17,7 @@ _MARKDOWN = re.compile(r"([\\`*_\[\]<>|#])")
 
 @dataclasses.dataclass(frozen=True)
 class Facts:
-    """What a card says.
+    """Facts of a model card.
 
     Attributes:
         base: name of the encoder that the training started from; no path.
@@ -180,7 +180,7 @@ def _table(systems: Mapping[str, verdict_lib.Metrics]) -> str:
 
 
 def _elsewhere(verdict: verdict_lib.Verdict) -> Iterable[str]:
-    """What fine-tuning cost on collections that it did not see."""
+    """Changes by fine-tuning on collections that it did not see."""
     if not verdict.others:
         return
     yield "### On other collections"
@@ -192,7 +192,7 @@ def _elsewhere(verdict: verdict_lib.Verdict) -> Iterable[str]:
 
 
 def _short(facts: Facts) -> Iterable[str]:
-    """What vectors find that are cut, where the model was trained for it."""
+    """Quality of truncated vectors, if the model was trained for it."""
     verdict = facts.verdict
     if not _is_matryoshka(verdict):
         return
@@ -318,7 +318,7 @@ def _limits_of_vectors(facts: Facts) -> Iterable[str]:
 
 
 def _plain(text: str) -> str:
-    """Text that Markdown shows as it is, on one line."""
+    """Escape text for Markdown, on one line."""
     return _MARKDOWN.sub(r"\\\1", " ".join(text.split()))
 
 

@@ -67,7 +67,7 @@ def finetuned_folder(
         published: folder that the training started from; what it says besides its weights is kept.
         verdict: file of the verdict on this model.
         corpus: the collection, in BEIR's layout, that the model was trained on.
-        report: how labelled data became that collection; None where it came as it is.
+        report: how labelled data became that collection; None where the user gave the collection.
         command: with which all this was made, for the card.
         licence: see `licences.chosen`.
         base_model: name of the published encoder, such as its id on the Hub; None: see `base_name`.
@@ -124,7 +124,7 @@ def finetuned_folder(
 
 
 def check(published: str, licence: str | None, kind: str) -> None:
-    """What can be known to be wrong before anything runs.
+    """Check arguments before anything runs.
 
     Raises:
         LicenceError: see `licences.chosen`.

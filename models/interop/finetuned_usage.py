@@ -1,4 +1,4 @@
-"""How to use a fine-tuned model, for its model card: code that gives the vectors of training."""
+"""Usage section of a model card: code that gives the vectors of training."""
 
 from models.interop import export_checks, model_cards
 from t5x_style.interfaces.contract import Contract
@@ -100,7 +100,7 @@ def _similarity(contract: Contract) -> str:
 
 
 def _several_kinds(contract: Contract, token_vector_size: int | None) -> list[str]:
-    """How a model that also has weights of words and vectors of tokens is used whole (M3)."""
+    """Usage of a model that also has weights of words and vectors of tokens (M3)."""
     if contract.combination is None:
         return []
     size, vectors = "", ""

@@ -76,7 +76,7 @@ def max_positions(folder: Path) -> int:
 
 
 def config_to_hf(config: Any, pad: int, architecture: str) -> dict[str, Any]:
-    """What `config.json` says of an encoder.
+    """Fields of `config.json` for an encoder.
 
     Args:
         config: ours.
@@ -91,7 +91,7 @@ def config_to_hf(config: Any, pad: int, architecture: str) -> dict[str, Any]:
 
 
 def score_fields() -> dict[str, Any]:
-    """What `config.json` says of a re-ranker besides: one label, scores as they are.
+    """Further fields of a re-ranker's `config.json`: one label, scores unchanged.
 
     sentence-transformers (4 and later) would send the score of a single label through a sigmoid.
     """

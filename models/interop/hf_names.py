@@ -25,9 +25,9 @@ class Entry:
 
     Attributes:
         path: ours, joined by '/', as in the objectives' state.
-        name: theirs; `{layer}` stands for the layer number where ours has a layer axis.
+        name: theirs; `{layer}` is the layer number where ours has a layer axis.
         layout: one of the four above.
-        piece, pieces: their tensor holds `pieces` of ours, one behind the other on its first axis;
+        piece, pieces: their tensor holds `pieces` of ours, concatenated on its first axis;
             this is number `piece`.
         first_layer: number of the first layer that ours holds.
     """
@@ -41,7 +41,7 @@ class Entry:
 
     @property
     def part(self) -> str:
-        """What a file holds whole or not at all: `encoder`, `head`, `decoder`, `pooler`, ..."""
+        """Group that a file holds completely or not at all: `encoder`, `head`, `decoder`, ..."""
         return self.path.split("/")[0]
 
     @property
@@ -67,7 +67,7 @@ class Entry:
     def from_theirs(self, array: np.ndarray, ours: Shape) -> np.ndarray:
         """One of their tensors in our layout, float32; `ours` is its shape without the layer axis.
 
-        Vocabulary rows stay as many as they are.
+        The number of vocabulary rows does not change.
         """
         array = np.split(np.asarray(array, np.float32), self.pieces)[self.piece]
         if self.layout == VOCAB:

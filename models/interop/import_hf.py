@@ -35,7 +35,7 @@ _DTYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
 @dataclasses.dataclass(frozen=True)
 class Stored:
-    """Where a tensor lies, and what the file's header says of it; `dtype` in safetensors' words."""
+    """Place of a tensor in a file, and its header entry; `dtype` in safetensors' words."""
 
     file: Path
     name: str
@@ -63,7 +63,7 @@ class HuggingFace:
     """Weights in a folder (`model.safetensors`, or shards and their index) or in one file.
 
     Args:
-        path: folder or `.safetensors` file; `config.json` lies beside the weights.
+        path: folder or `.safetensors` file; `config.json` is next to the weights.
         vocab_size: of the tokenizer. Rows of the word table beyond it are cut off; where the file
             has fewer, it gives those that it has. Either is a warning.
         ignore: glob patterns of canonical tensor names that stay in the file (`classifier.*`),
@@ -108,7 +108,7 @@ class HuggingFace:
         m3_heads: bool = False,
         positions: int | None = None,
     ) -> None:
-        """What can be known to be wrong before weights are read, of files' headers alone.
+        """Check arguments before weights are read, by files' headers alone.
 
         Raises:
             FileNotFoundError, ValueError: see `HuggingFace` and `arrays`.
@@ -199,7 +199,7 @@ class HuggingFace:
     def _differences(
         self, path: str, names: Sequence[str], shape: Shape, variant: str
     ) -> list[str]:
-        """What is wrong with the tensors of one parameter."""
+        """Errors in the tensors of one parameter."""
         entry = self.layout.by_path[path]
         expected = entry.their_shape(_inner(entry, shape), shape[0])
         problems = []
@@ -240,7 +240,7 @@ class HuggingFace:
                 "judge or put in order (kennel finetune --kind=reranker)"
             ]
         return [
-            "classifier: expected that of a re-ranker, BERT's with one label, behind a pooler; "
+            "classifier: expected that of a re-ranker, BERT's with one label, after a pooler; "
             f"found {found}. To take all else, list 'classifier.*' in HuggingFace.ignore (of "
             "ModernBERT 'head.*', too)."
         ]
@@ -286,7 +286,7 @@ def _inner(entry: hf_names.Entry, shape: Shape) -> Shape:
 
 
 def _layout(file: Path) -> published_layout.PublishedLayout:
-    """As config.json says; BERT's where it says nothing, which `arrays` then reports."""
+    """Layout named by config.json; BERT's if none, which `arrays` then reports."""
     try:
         return hf_config.layout(json.loads(file.read_text(encoding="utf-8")), file)
     except (OSError, ValueError, AttributeError):
@@ -326,7 +326,7 @@ def _m3_heads(folder: Path) -> dict[str, Stored]:
 
 
 def _header(file: Path) -> list[Stored]:
-    """What the header of one file says; safetensors checks it, offsets included."""
+    """Header of one file; safetensors checks it, offsets included."""
     try:
         with safetensors.safe_open(file, "numpy") as handle:
             slices = {name: handle.get_slice(name) for name in handle.keys()}  # noqa: SIM118

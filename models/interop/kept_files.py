@@ -1,4 +1,4 @@
-"""What a fine-tuned encoder's folder keeps of the one that was published, next to new weights.
+"""Files that a fine-tuned encoder's folder copies from the published one, next to new weights.
 
 The training changes weights, and a recipe may change lengths, prefixes, pooling and normalisation.
 All else that the published folder says remains: other prompts, the tokenizer's settings, fields of

@@ -3,7 +3,7 @@
 Canonical names are BERT's, prefix `bert.`, norms called `LayerNorm.weight/bias`.  RoBERTa counts
 positions from its pad id: the first token of a text is at pad id + 1, so that its position table
 has as many rows before the first that is used. ELECTRA's tables may be narrower than its layers.
-REALM's files have other names and a projection behind the encoder.
+REALM's files have other names and a projection after the encoder.
 """
 
 import re

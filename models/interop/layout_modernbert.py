@@ -202,7 +202,7 @@ def _require_plain_angles(kind: str, found: Any) -> None:
 
 
 def _whole_every(fields: Mapping[str, Any]) -> int:
-    """One layer in so many sees everything: as the list of layers has it, or as it is said."""
+    """One layer in this many has global attention, by the list of layers or by the field."""
     if not fields.get("layer_types"):
         return int(fields.get("global_attn_every_n_layers", 3))
     whole = [n for n, kind in enumerate(fields["layer_types"]) if kind == "full_attention"]

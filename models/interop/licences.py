@@ -1,4 +1,4 @@
-"""The licence of a fine-tuned model: as it is given, else that of the encoder it started from."""
+"""The licence of a fine-tuned model: the one given, else that of the encoder it started from."""
 
 import difflib
 from pathlib import Path
@@ -34,7 +34,7 @@ def chosen(published: str, licence: str | None) -> dict[str, Any]:
 
     A given id must be one that the Hub knows. A typing error costs nothing before the first stage,
     and the Hub refuses the card after the last one; a licence without an id is `other`. What the
-    published card says is taken as it is, for the Hub took it.
+    published card says is used unchanged, since the Hub accepted it.
 
     Args:
         published: folder of the encoder that the training started from.

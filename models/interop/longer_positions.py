@@ -1,4 +1,4 @@
-"""A published table of positions with more rows: how XLM-R, with 512 positions, begins with 8,192.
+"""Extend a published table of positions: XLM-R starts with 8,192 positions instead of 512.
 
 Hierarchical decomposition (Su 2020, kexue.fm/archives/7947): row i of the published R is taken as
 (1 - a) u_i + a u_0, which gives u; row q R + r of the longer table is a u_q + (1 - a) u_r. The

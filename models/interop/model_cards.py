@@ -87,7 +87,7 @@ library for pairs of which a text is longer than that.
 
 
 def combined_kinds(contract: Contract) -> str:
-    """How several kinds are searched as one, by weights that were chosen on development data."""
+    """Usage of several kinds searched as one, by weights that were chosen on development data."""
     combination = contract.combination
     if combination is None:
         return ""
@@ -104,7 +104,7 @@ Several kinds as one search, with weights that were chosen on development querie
 
 
 def _usage(contract: Contract, model: str) -> str:
-    """How sentence-transformers compares queries with passages, by a class of models."""
+    """Usage with sentence-transformers for a class of models: compare queries with passages."""
     return f"""```python
 from sentence_transformers import {model}
 

@@ -1,4 +1,4 @@
-"""How a published encoder makes vectors: what its sentence-transformers folder says.
+"""Read a published encoder's contract from its sentence-transformers folder.
 
 Pooling and normalisation are modules of `modules.json`, the maximum length is in
 `sentence_bert_config.json`, prompts and similarity are in `config_sentence_transformers.json`. None
@@ -58,7 +58,7 @@ class PublishedContractError(ValueError):
 
 @dataclasses.dataclass(frozen=True)
 class PublishedContract:
-    """What a sentence-transformers folder says.
+    """Contract of a sentence-transformers folder.
 
     Attributes:
         pooling: `cls`, `mean`, or `pooler` where a Dense module is BERT's pooler.
@@ -188,7 +188,7 @@ def checked(
     """`config`, compared with the folder; prints what is from the folder and what is overridden.
 
     Args:
-        config: as it is bound.
+        config: the bound one.
         folder: of the published encoder.
         bound: functions above that gin binds. They are not called: what is named here is in use,
             and so no error of strict gin, where the field that it is for has another value.

@@ -1,4 +1,4 @@
-"""The folder of a published encoder, by the names of its files: whether it is one, its weights.
+"""Recognise the folder of a published encoder by its file names, and find its weights.
 
 The messages say what else was found in its place: nothing, a file, data to train on, or weights
 that are pickles, which are never opened.
@@ -81,7 +81,7 @@ def _shards(index: Path) -> list[Path]:
 
 
 def _conversion(pickles: list[Path]) -> str:
-    """What to do with pickles: those with the names of weights or, of others, the largest."""
+    """Advice about pickles: those with the names of weights or, of others, the largest."""
     of_model = [file for file in pickles if _SHARDS.fullmatch(file.name)]
     first = of_model[0] if of_model else max(pickles, key=lambda file: file.stat().st_size)
     pattern = "pytorch_model*.bin" if of_model else first.name
@@ -107,7 +107,7 @@ def command(folder: Path, pattern: str) -> str:
 
 
 def _found(folder: Path) -> str:
-    """What is at a place where a model folder is expected, and what to do."""
+    """Describe a path where a model folder is expected, with advice."""
     if not folder.exists():
         return "there is nothing. Correct the path; nothing is fetched from a hub"
     names = [folder.name] if folder.is_file() else sorted(p.name for p in folder.iterdir())

@@ -1,4 +1,4 @@
-"""How a family of encoders is published: fields of config.json, names and shapes of tensors.
+"""Layout of a published family of encoders: fields of config.json, names and shapes.
 
 Each file `layout_*.py` of this folder holds one, `LAYOUT`; import and export find it by the
 `model_type` of config.json or by the class of our configuration. A new family is a new file.
@@ -32,7 +32,7 @@ _OUTER = re.compile(r"^((lm|0\.auto_model|auto_model|model|module)\.)+")
 
 
 class Options(NamedTuple):
-    """What config.json does not decide; see the encoder's configuration."""
+    """Options that config.json does not set; see the encoder's configuration."""
 
     dtype: str
     remat: str
@@ -47,7 +47,7 @@ class Options(NamedTuple):
         return int(fields["vocab_size"]) if self.vocab_size is None else self.vocab_size
 
     def rate(self, published: float) -> float:
-        """Dropout: as it is bound, or as it is published."""
+        """Return the dropout rate: the bound one, else the published one."""
         return published if self.dropout is None else self.dropout
 
 
@@ -89,7 +89,7 @@ class PublishedLayout:
         raise NotImplementedError
 
     def fields(self, config: Any, pad: int) -> dict[str, Any]:
-        """What config.json says of an encoder of ours; `pad` is the id of the padding token.
+        """Fields of config.json for an encoder of ours; `pad` is the id of the padding token.
 
         Raises:
             ValueError: transformers has no such layout.

@@ -1,4 +1,4 @@
-"""Which tokens of a tokenizer are punctuation; ColBERT keeps no vectors of them in passages."""
+"""Find a tokenizer's punctuation tokens; ColBERT keeps no vectors of them in passages."""
 
 import string
 from pathlib import Path

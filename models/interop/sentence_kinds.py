@@ -32,7 +32,7 @@ _TOKENS = {"module_input_name": "token_embeddings", "module_output_name": "token
 
 
 class LateInteraction(NamedTuple):
-    """Which vectors of tokens count, and how they are compared.
+    """Settings of late interaction: the vectors that count, and their comparison.
 
     Attributes:
         skipped: tokens without a vector, as the tokenizer spells them.

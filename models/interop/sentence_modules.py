@@ -1,4 +1,4 @@
-"""What sentence-transformers puts behind an encoder: which modules we write, and which we read.
+"""The modules that sentence-transformers puts after an encoder: those we write and read.
 
 `modules.json` in a folder lists them in order. Ours are Transformer, Pooling, Dense where the
 pooling is BERT's pooler (tanh(P . h[CLS] + b), as published LaBSE folders have it), and Normalize.
@@ -33,7 +33,7 @@ def write(
     model_args: Mapping[str, Any],
     pooler: Mapping[str, np.ndarray],
 ) -> None:
-    """The files that sentence-transformers needs beside the model, as its first releases had them.
+    """Write the files that sentence-transformers needs, in the format of its first releases.
 
     Args:
         folder: of the model.
@@ -107,7 +107,7 @@ def _pooling(contract: Contract) -> dict[str, Any]:
 def pooler_weights(folder: Path) -> Path | None:
     """The safetensors file of the Dense module that is BERT's pooler; None if there is none.
 
-    That is one right behind the pooling of [CLS], square, with a bias and tanh.
+    That is one directly after the pooling of [CLS], square, with a bias and tanh.
     """
     for (before, _), (kind, path) in itertools.pairwise(modules(folder)):
         weights = folder / path / _WEIGHTS
@@ -130,7 +130,7 @@ def warn_of(folder: Path) -> None:
     left = [kind for kind, path in modules(folder) if kind not in known and folder / path != taken]
     if left:
         warnings.warn(
-            f"{folder}: only the encoder is taken over, not the modules {left} of modules.json; "
+            f"{folder}: only the encoder is imported, not the modules {left} of modules.json; "
             "its vectors are not those that sentence-transformers gives.",
             stacklevel=4,
         )

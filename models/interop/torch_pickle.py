@@ -2,7 +2,7 @@
 
 Such a file is a zip archive: a pickle that describes tensors, and their bytes. Reading a pickle
 runs what it names; here it may name no more than what a dict of tensors is made of, and these names
-stand for functions of this module. Everything else is refused. BGE-M3's two heads are published in
+map to functions of this module. Everything else is refused. BGE-M3's two heads are published in
 this form.
 """
 
@@ -76,7 +76,7 @@ class _Tensors(pickle.Unpickler):
         super().__init__(io.BytesIO(archive.read(pickles[0])))
 
     def find_class(self, module: str, name: str) -> Any:
-        """What a pickle may name."""
+        """Resolve a name of a pickle; only allowed names."""
         if (module, name) == ("collections", "OrderedDict"):
             return collections.OrderedDict
         if (module, name) == ("torch._utils", "_rebuild_tensor_v2"):

@@ -85,7 +85,7 @@ def bag_of_words(maxima: jax.Array, labels: jax.Array, segment_ids: jax.Array) -
 
 
 def word_weights(labels: jax.Array, segment_ids: jax.Array, segments: int) -> jax.Array:
-    """[B, L] float32: 1/n where a word stands first among its segment's n words, else 0.
+    """[B, L] float32: 1/n at the first occurrence of each of a segment's n words, else 0.
 
     labels    -100  7  5  7  -100      n = 3, so 7 and 5 weigh a third each;
     weights     0  1/3 1/3 0   0       repeats add nothing

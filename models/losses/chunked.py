@@ -29,7 +29,7 @@ def scan_rows(body: Body, carry: Any, arrays: Any, chunk: int, fills: Any = None
       carry: where it begins.
       arrays: pytree of [N, ...].
       chunk: 1 or more.
-      fills: pytree like `arrays`: what stands in rows that are added to the last chunk where
+      fills: pytree like `arrays`: the value of rows that are added to the last chunk where
         it is not full; None: 0 everywhere.
 
     Returns:

@@ -1,6 +1,6 @@
 """Contrastive learning over the global batch: one loss with a choice of blocks.
 
-A query is to tell its positive from its negatives. Each block compares a left side with a right
+A query must score its positive above its negatives. Each block compares a left side with a right
 side of the whole batch: with q a query and p+ its positive, both cut over devices,
 
     query_passage      q . every passage: in-batch negatives and hard ones; nearly all systems
@@ -8,7 +8,7 @@ side of the whole batch: with q a query and p+ its positive, both cut over devic
     query_query        q . every query
     positive_positive  p+ . every positive; all four: SimLM's (arXiv:2207.02578, official code)
 
-and all blocks share one softmax. Pairs are matched by example id, wherever they stand in the batch.
+and all blocks share one softmax. Pairs are matched by example id, wherever they are in the batch.
 
 Letters: Q queries and P passages of the global batch, D dimension, G passages that come with a
 query, K documents known to answer it.
@@ -101,7 +101,7 @@ class Passages(NamedTuple):
 def batch_spec(
     query: GroupShape, passage: GroupShape, known: int, taught: bool
 ) -> dict[str, dict[str, jax.ShapeDtypeStruct]]:
-    """What a batch of queries with their passages holds; `Queries.of` and `Passages.of` read it.
+    """Specs of a batch of queries with passages; `Queries.of` and `Passages.of` read it.
 
     Args:
         query, passage: shapes of the two token groups, [B, L] with S segments each.
@@ -121,11 +121,11 @@ def batch_spec(
 
 @dataclasses.dataclass(frozen=True)
 class ContrastiveConfig:
-    """How the loss is made.
+    """Settings of the loss.
 
     Attributes:
         blocks: names of BLOCKS that share the softmax; query_passage has to be among them.
-        both_directions: adds the loss of p+ telling its query from all others (LaBSE).
+        both_directions: adds the loss of p+ against all queries (LaBSE).
         margin: what is taken from the positive's inner product before it is scaled.
         own_negatives: whether the negatives that came with a query are its negatives here; False
             where a teacher's scores speak for them.
@@ -218,7 +218,7 @@ class ByQuery(NamedTuple):
 def by_query(
     queries: Queries, passages: Passages, temperature: float, config: ContrastiveConfig
 ) -> ByQuery:
-    """What `info_nce` averages; arguments as there."""
+    """Losses of each query, which `info_nce` averages; arguments as there."""
     if config.exchange == collectives.LOCAL and collectives.row_mesh().mesh is None:
         warnings.warn(
             "ContrastiveConfig.exchange 'local' on one device: its negatives are those of the "
@@ -311,7 +311,7 @@ class _Left(NamedTuple):
         return Rows(vectors, self.queries.id, excluded, self.has)
 
     def columns(self, vectors: jax.Array) -> Columns:
-        """Copies of a query, or of its positive, are told by the positive's document."""
+        """Columns; copies of a query or of its positive have the positive's document."""
         return Columns(vectors, self.queries.id, self.document, self.has)
 
 

@@ -9,8 +9,8 @@ Positions are taken a chunk at a time; only one chunk of logits [chunk, V] exist
                       (as in Liger kernels, arXiv:2410.10989): three products, one softmax.
 
 On a mesh, the one in context (`jax.sharding.use_abstract_mesh`), each device loops over its own
-positions and its own part of the vocabulary (`jax.shard_map`), a chunk of its own at a time; the
-table's gradient is added up on each device and reduced over the mesh once, behind the loop. Left to
+positions and its own part of the vocabulary (`jax.shard_map`), one chunk at a time; the
+table's gradient is added up on each device and reduced over the mesh once, after the loop. Left to
 the partitioner it would be reduced in every chunk.
 
 The table may be padded: rows from `vocab_size` on get a logit of -inf, and no gradient.

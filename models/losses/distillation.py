@@ -36,7 +36,7 @@ def kl_divergence(teacher: jax.Array, student: jax.Array, valid: jax.Array) -> M
     """Mean over queries of KL(teacher || student) between softmaxes over a query's passages.
 
     Args:
-        teacher: [Q, G] float32, scores as they are; no gradient flows to them.
+        teacher: [Q, G] float32, unscaled scores; no gradient flows to them.
         student: [Q, G] float32, scores divided by the temperature.
         valid: [Q, G] bool; a query with fewer than two passages has nothing to learn: it counts
             nothing.

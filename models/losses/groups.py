@@ -1,4 +1,4 @@
-"""Which passages of a batch came with which query: rows may be packed, and in any order."""
+"""Group the passages of a batch by query: rows may be packed, and in any order."""
 
 import jax
 import jax.numpy as jnp
@@ -29,7 +29,7 @@ def own_rows(
         fewer.
     """
     size = owner.shape[0]
-    last = jnp.iinfo(jnp.int32).max  # an owner behind all others
+    last = jnp.iinfo(jnp.int32).max  # an owner after all others
     owner = jnp.where(valid, owner, last)
     keys = (~relevant, owner) if order is None else (order, ~relevant, owner)
     order = jnp.lexsort(keys)

@@ -1,6 +1,6 @@
 """The losses of M3 (arXiv:2402.03216, section 3.3, and its official code), from sums over a batch.
 
-Every kind of representation tells a query's positive from the other passages of the batch, and so
+Every kind of representation scores a query's positive against the other passages of the batch; so
 does the weighted sum of their scores; from some step on each kind learns the sum's softmax, too.
 
 Letters: Q queries, H kinds, G passages that come with a query, the positive first.
@@ -21,7 +21,7 @@ TEACHERS = ("kl", "m3_kd")
 
 @dataclasses.dataclass(frozen=True)
 class JointLossConfig:
-    """What is learned from the batch, from all kinds together, and from a teacher.
+    """Settings: losses over the batch, over all kinds together, and from a teacher.
 
     Attributes:
         weights: kind -> weight of its losses; 0.1 of sparse in the official code, 1 of others.

@@ -77,7 +77,7 @@ class Sums(NamedTuple):
 
 
 class Tiles(NamedTuple):
-    """How scores are computed; hashable, so that it may be static.
+    """Settings of the score computation; hashable, so that it may be static.
 
     Attributes:
         kinds: of representations, with the weight of each in the sum.
@@ -241,7 +241,7 @@ def _masks(rows: Rows, columns: Columns) -> tuple[jax.Array, jax.Array]:
 
 
 def _with_sum(scores: jax.Array, tiles: Tiles) -> jax.Array:
-    """[H + 1, ...]: the weighted sum of all kinds behind them."""
+    """[H + 1, ...]: the kinds' scores, followed by their weighted sum."""
     weights = jnp.asarray([weight for _, weight in tiles.kinds])
     return jnp.concatenate([scores, jnp.tensordot(weights, scores, axes=1)[None]])
 

@@ -1,4 +1,4 @@
-"""Losses of a re-ranker, which scores each passage of a query beside the query.
+"""Losses of a re-ranker, which reads each passage together with its query.
 
 Letters: Q queries, G passages that come with a query, the first of which answers it.
 """

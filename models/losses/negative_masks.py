@@ -24,7 +24,7 @@ LOWEST = jnp.finfo(jnp.float32).min  # finite: a row without negatives has loss 
 
 
 class Rows(NamedTuple):
-    """What looks for its positive.
+    """Rows: queries, or positives, that are compared with columns.
 
     Attributes:
         vectors: [R, D] float32.
@@ -41,7 +41,7 @@ class Rows(NamedTuple):
 
 
 class Columns(NamedTuple):
-    """What a row is compared with.
+    """Columns: candidates that rows are compared with.
 
     Attributes:
         vectors: [C, D] float32.
@@ -57,7 +57,7 @@ class Columns(NamedTuple):
 
 
 class Tiles(NamedTuple):
-    """How scores are computed; hashable, so that it may be static.
+    """Settings of the score computation; hashable, so that it may be static.
 
     Attributes:
         rows: the devices.

@@ -74,7 +74,7 @@ class Split(NamedTuple):
 
 
 def split_of(table: tuple[int, ...]) -> Split:
-    """How the mesh in context cuts a problem with a table of this shape."""
+    """Split of a problem with a table of this shape by the mesh in context."""
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty or mesh.size == 1:
         return Split(None)
@@ -92,7 +92,7 @@ def split_of(table: tuple[int, ...]) -> Split:
 
 
 class Head(NamedTuple):
-    """What one device has of the output layer."""
+    """One device's part of the output layer."""
 
     split: Split
     table: jax.Array  # [V, D] computation dtype
@@ -134,14 +134,14 @@ class Head(NamedTuple):
         small = error.astype(hidden.dtype)
         to_hidden = jnp.einsum("nv,vd->nd", small, self.table, preferred_element_type=jnp.float32)
         to_table = jnp.einsum("nv,nd->vd", small, hidden, preferred_element_type=jnp.float32)
-        # A product, not jnp.sum: XLA's CPU backend is a fifth slower where a sum stands beside the
+        # A product, not jnp.sum: XLA's CPU backend is a fifth slower where a sum is next to the
         # product above, as it runs both at once on two thread pools.
         ones = jnp.ones_like(small[:, 0])
         to_bias = jnp.einsum("n,nv->v", ones, small, preferred_element_type=jnp.float32)
         return to_hidden.astype(hidden.dtype), to_table, to_bias
 
     def zeros(self) -> Arrays:
-        """Where gradients of table and bias are added up."""
+        """Zero accumulators for the gradients of table and bias."""
         return jnp.zeros(self.table.shape, jnp.float32), jnp.zeros_like(self.bias)
 
     def reduced(self, to_hidden: jax.Array, to_table: jax.Array, to_bias: jax.Array) -> Arrays:

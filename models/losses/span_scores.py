@@ -16,18 +16,18 @@ import jax.numpy as jnp
 
 from t5x_style.interfaces.metrics import MetricSum
 
-NO_TOKEN = -1  # behind the end of an answer, and in an answer that is none
+NO_TOKEN = -1  # after the end of an answer, and in an absent answer
 
 
 def answer_spans(
     tokens: jax.Array, readable: jax.Array, answers: jax.Array, widths: int
 ) -> jax.Array:
-    """Which spans are an answer, token for token: [..., L, W] bool, by first token and width - 1.
+    """Mask of spans equal to an answer: [..., L, W] bool, by first token and width - 1.
 
     Args:
         tokens: [B, ..., L] int32.
-        readable: the same shape, bool: where an answer may stand.
-        answers: [B, A, T] int32, NO_TOKEN behind each end.
+        readable: the same shape, bool: where an answer may be.
+        answers: [B, A, T] int32, NO_TOKEN after each end.
         widths: W; longer answers are no spans.
     """
     width = jnp.arange(1, widths + 1)
@@ -91,7 +91,7 @@ def span_losses(
     spans: jax.Array,
     correct: jax.Array,
 ) -> tuple[MetricSum, dict[str, MetricSum]]:
-    """What reader and retriever learn from, in nats, and how good they are.
+    """Losses of reader and retriever, in nats, and their metrics.
 
     Each loss is -log of the share that what is correct has in a softmax over everything, and 0 for
     a question of which nothing is correct; their sum is a mean over all questions.

@@ -1,4 +1,4 @@
-"""How well queries fit passages by each kind of representation, of packed rows against packed rows.
+"""Scores of queries and passages by each kind of representation, of packed rows.
 
 Representations are those of `t5x_style.interfaces.representation` on the device. Letters: r rows of
 s queries with e entries each; c rows of t passages with f entries each; d vector size.

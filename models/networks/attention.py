@@ -41,7 +41,7 @@ class AttentionError(ValueError):
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Segments:
-    """What self-attention may see, as a kernel takes it.
+    """Segments that self-attention may see, in the form that a kernel takes.
 
     Attributes:
         ids: [B, L] int32, 0 = padding.
@@ -74,7 +74,7 @@ Visible = jax.Array | Segments | Local  # an array: bool [B, Q, K] or [B, 1 or H
 
 
 class Choice(NamedTuple):
-    """Whether a fused kernel is taken where the platform has one, and why, in words."""
+    """Decision whether to use a fused kernel, with its reason in words."""
 
     fused: bool
     why: str
@@ -110,7 +110,7 @@ def choose(kind: str, length: int, drops: bool) -> Choice:
 
 
 def visibility(query_segments: jax.Array, key_segments: jax.Array) -> jax.Array:
-    """Which keys each query may see: those of its own segment, never padding (segment 0).
+    """Mask of the keys that each query may see: same segment, never padding (segment 0).
 
     Args:
         query_segments: [B, Q] int32.
@@ -228,7 +228,7 @@ def local(
     visible: Local,
     drop: Drop = keep_all,
 ) -> jax.Array:
-    """`plain` with the mask that `visible` stands for, in time and memory of L x span.
+    """`plain` with the mask of `visible`, in time and memory of L x span.
 
     Keys and values are shifted, not multiplied as matrices, and shifted again in the backward pass:
     kept, span + 1 copies of both would take more memory than the scores that are avoided.

@@ -171,7 +171,7 @@ class BagEncoder(nnx.Module):
         return {SEGMENTS: once[SEGMENTS], "vectors": vectors * scale[..., None]}
 
     def weights(self, tokens: jax.Array) -> jax.Array:
-        """How much each of `tokens` [...] int32 counts: [...] float32, 0 for special tokens."""
+        """Weight of each of `tokens` [...] int32: [...] float32, 0 for special tokens."""
         weight = partitioning.gathered(self.token_weight[...], (None,))
         special = np.array(self.config.special_ids, np.int32)
         counts = ~jnp.isin(tokens, special)
@@ -179,7 +179,7 @@ class BagEncoder(nnx.Module):
 
 
 def occurrences(tokens: jax.Array, segment_ids: jax.Array) -> jax.Array:
-    """How often each token occurs in its segment.
+    """Count of each token in its segment.
 
     Args:
         tokens: [B, L] int32.

@@ -3,7 +3,7 @@
 The formulas of the original release: e = LN(word[id] + position[p] + type[t]), then for each
 layer h = LN(x + O(attention(x))), y = LN(h + W2 . act(W1 . h)).  Rows may hold several segments:
 attention stays inside a segment, and positions restart in each, so that a packed passage gets the
-same numbers as one in a row of its own.
+same numbers as one alone in a row.
 """
 
 import dataclasses

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 
 class Cache(Protocol):
-    """What a network remembers of what was written."""
+    """Decoding state of a network: what it remembers of the written tokens."""
 
     def reordered(self, of_parent: Callable[[jax.Array], jax.Array]) -> Self:
         """`of_parent` of every array [B, N, ...] that belongs to hypotheses."""
@@ -26,7 +26,7 @@ _NEVER = -1e30  # a logarithm of a probability; finite, so that sums of it are
 
 @dataclasses.dataclass(frozen=True)
 class GenerationConfig:
-    """How a text is written.
+    """Settings of decoding.
 
     Attributes:
         length: tokens at most, the first (given) and the last included; at least 2.
@@ -72,8 +72,8 @@ class Written(NamedTuple):
     """Texts, the likeliest hypothesis first.
 
     Attributes:
-        tokens: [B, N, T] int32, the given first token included; padding behind the end.
-        scores: [B, N] float32, log p of the tokens behind the first, in nats, over the number of
+        tokens: [B, N, T] int32, the given first token included; padding after the end.
+        scores: [B, N] float32, log p of the tokens after the first, in nats, over the number of
             them to the power of the length penalty.
     """
 
@@ -85,7 +85,7 @@ class _Texts(NamedTuple):
     at: jax.Array  # [] int32, number of the last token
     tokens: jax.Array  # [B, N, T]
     log_p: jax.Array  # [B, N]
-    lengths: jax.Array  # [B, N] tokens behind the first
+    lengths: jax.Array  # [B, N] tokens after the first
     ended: jax.Array  # [B, N] bool
     cache: Any
 
@@ -107,7 +107,7 @@ def write(
         cache: what it begins with; a `Cache` where there are several beams.
         first: [B] int32, the token that each text begins with.
         config: how.
-        end: id of the token behind which nothing comes.
+        end: id of the token that ends a text.
         pad: id of padding.
         key: for drawing.
 
@@ -153,7 +153,7 @@ def _scores(log_p: jax.Array, lengths: jax.Array, config: GenerationConfig) -> j
 
 
 def _best(texts: _Texts, log_p: jax.Array, config: GenerationConfig, end: int, pad: int) -> _Texts:
-    """The N best of all hypotheses with a token more, and those that have ended as they are."""
+    """The N best of all hypotheses with one more token; ended ones stay unchanged."""
     rows, beams, vocabulary = log_p.shape
     only_pad = jnp.where(jnp.arange(vocabulary) == pad, 0.0, _NEVER)
     gained = jnp.where(texts.ended[:, :, None], only_pad, log_p)

@@ -1,4 +1,4 @@
-"""Which tokens of a text were replaced? An encoder that also reads a vector of the original text.
+"""Detect replaced tokens of a text: an encoder that also reads a vector of the original text.
 
 The conditional discriminator of DiffCSE (Chuang et al. 2022, arXiv:2204.10298, section 3).
 

@@ -39,7 +39,7 @@ class Generator(nnx.Module):
     def replace(
         self, group: Group, tokens: jax.Array, labels: jax.Array, budget: int, key: jax.Array
     ) -> jax.Array:
-        """[B, L] int32: `tokens` with a sample of its own at each position with a label.
+        """[B, L] int32: `tokens` with an independent sample at each position with a label.
 
         Samples are drawn at temperature 1, each position by itself, without dropout.
 

@@ -1,4 +1,4 @@
-"""What is put on top of an encoder: the MLM head, poolers.
+"""Heads of an encoder: the MLM head, poolers.
 
 Letters: B rows, L row length, D hidden width, E width of the embedding tables (D but in ELECTRA's
 layout), V padded vocabulary.

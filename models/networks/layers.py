@@ -71,7 +71,7 @@ Visible = attention.Visible
 
 @dataclasses.dataclass(frozen=True)
 class BlockConfig:
-    """What one transformer layer needs to know.
+    """Settings of one transformer layer.
 
     Attributes:
         hidden: width D of the residual stream.
@@ -120,7 +120,7 @@ class BlockConfig:
 
     @property
     def projections(self) -> dict[str, Any]:
-        """What every `Dense` of the layer is made with."""
+        """Arguments of every `Dense` of the layer."""
         return {"stddev": self.initializer_range, "dtype": self.dtype, "bias": self.bias}
 
     def norm(self, rngs: nnx.Rngs) -> nnx.LayerNorm:
@@ -248,7 +248,7 @@ class Attention(nnx.Module):
         return self.out(attended)
 
     def keys_and_values(self, memory: jax.Array) -> KeysAndValues:
-        """What is attended to in `memory` [B, K, D]: [B, K, H, d] twice, in the compute dtype."""
+        """Keys and values of `memory` [B, K, D]: [B, K, H, d] twice, in the compute dtype."""
         return self.key(memory), self.value(memory)
 
     def attend(
@@ -259,7 +259,7 @@ class Attention(nnx.Module):
         key: jax.Array | None = None,
         bias: jax.Array | None = None,
     ) -> jax.Array:
-        """As when called, to keys and values that are known already.
+        """Attention as in `__call__`, to given keys and values.
 
         Args:
             query: [B, Q, D].
@@ -282,7 +282,7 @@ class Attention(nnx.Module):
         return key is not None and self.dropout.rate > 0 and not self.dropout.deterministic
 
     def segment_mask(self, segment_ids: jax.Array, key: jax.Array | None) -> Visible:
-        """What self-attention inside segments is called with: a mask, or segments for a kernel.
+        """Argument of self-attention inside segments: a mask, or segments for a kernel.
 
         Args:
             segment_ids: [B, L] int32, 0 = padding.

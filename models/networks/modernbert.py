@@ -154,7 +154,7 @@ class ModernBertConfig:
 
     @property
     def reach(self) -> int:
-        """How far a window reaches to each side."""
+        """Reach of a window to each side."""
         return self.window // 2
 
     @property
@@ -247,7 +247,7 @@ class Encoder(token_encoder.TokenEncoder):
     def view(
         self, positions: jax.Array, segment_ids: jax.Array, key: jax.Array | None
     ) -> tuple[rotary.View, rotary.View]:
-        """What a layer of either kind sees: its whole segment, or a window."""
+        """View of a layer of either kind: its whole segment, or a window."""
         config = self.config
         whole = self.first.segment_mask(segment_ids, key)
         turned = rotary.angles(positions, config.head_dimension, config.window_theta)

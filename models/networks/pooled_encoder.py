@@ -1,4 +1,4 @@
-"""An encoder with BERT's pooler behind its [CLS]: tanh(P . h[CLS] + b), as LaBSE's vectors are."""
+"""An encoder with BERT's pooler after its [CLS]: tanh(P . h[CLS] + b), as in LaBSE."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""From the states of tokens to one state per segment, and back to tokens.
+"""Pool the states of tokens to one state per segment, and spread it back to tokens.
 
 Letters: B rows, L row length, S segments per row, D hidden width.
 """

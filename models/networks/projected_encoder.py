@@ -3,7 +3,7 @@
     vector = LN(W . tanh(P . h[CLS] + b) + c)
 
 A text of two parts, "[CLS] title [SEP] body [SEP]", has token type 1 from its second part on, which
-follows from where its [SEP] stand.
+follows from the places of its [SEP].
 """
 
 import dataclasses
@@ -21,11 +21,11 @@ from t5x_style.interfaces.objective import GroupShape, ModelFunction, dense_func
 
 @dataclasses.dataclass(frozen=True)
 class ProjectionConfig:
-    """What comes behind the encoder.
+    """The projection after the encoder.
 
     Attributes:
         size: of the vectors; 128 in the papers.
-        layer_norm_eps: 1e-12 in the released checkpoints; the official code as it stands today has
+        layer_norm_eps: 1e-12 in the released checkpoints; today's official code has
             TensorFlow's default, 1e-3.
         dropout: of the vectors, in training; 0.1 in the official code.
     """
@@ -47,7 +47,7 @@ class ProjectedEncoder(nnx.Module):
 
     Args:
         config: the encoder.
-        projection: what comes behind it.
+        projection: what follows it.
         sep: id of [SEP].
         rngs: stream `params`.
     """
@@ -93,7 +93,7 @@ class ProjectedEncoder(nnx.Module):
 def require_plain(config: text_embedding.EmbeddingConfig, objective: str) -> None:
     """Raises ValueError unless vectors are compared as these objectives compare them.
 
-    Inner products of [CLS] vectors as they are, of sentences without a prefix and blocks with the
+    Inner products of unnormalised [CLS] vectors, of sentences without a prefix and blocks with the
     title before a [SEP].
     """
     text_embedding.require_cls(config, objective)
@@ -127,7 +127,7 @@ def require_blocks(
 
 
 def token_types(group: Mapping[str, jax.Array], sep: int, type_vocab: int = 2) -> jax.Array | None:
-    """[B, L] int32: 1 behind the first [SEP] of a segment, 0 up to it and at padding.
+    """[B, L] int32: 1 after the first [SEP] of a segment, 0 up to it and at padding.
 
     Args:
         group: a token group of B rows with S segments each.

@@ -26,7 +26,7 @@ class Angles(NamedTuple):
 
 
 class Either(NamedTuple):
-    """What long rows see, where a layer sees its whole segment or a window of it."""
+    """Visible positions of long rows, for a layer that sees its whole segment or a window of it."""
 
     whole: jax.Array  # [] bool
     segments: attention.Segments
@@ -34,7 +34,7 @@ class Either(NamedTuple):
 
 
 class View(NamedTuple):
-    """What a layer with rotary positions is called with."""
+    """Inputs of a layer with rotary positions."""
 
     visible: Any  # `attention.Visible`, `Either`, or a `Window` that becomes one
     query: Angles

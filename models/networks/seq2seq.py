@@ -51,7 +51,7 @@ class DecoderConfig:
 
 
 class Evidence(NamedTuple):
-    """What a decoder reads, and how.
+    """Evidence that a decoder reads, with its bias.
 
     Attributes:
         states: [B, K, D], of an encoder.
@@ -240,7 +240,7 @@ class Decoder(nnx.Module):
             evidence: `states` are not looked at: the cache has them.
 
         Returns:
-            ([B, N, D], from which the next token is told; the cache with this one in it)
+            ([B, N, D], from which the next token is predicted; the cache with this one in it)
         """
         hidden = self._embed(words, jnp.broadcast_to(at, words.shape[:2]))
 

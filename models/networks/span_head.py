@@ -59,7 +59,7 @@ class SpanHead(nnx.Module):
     def __call__(self, hidden: jax.Array) -> jax.Array:
         """[R, L, W] float32 from states [R, L, D]: spans from each token, of 1 to W tokens.
 
-        Those that end behind the row's end have a score that means nothing.
+        The scores of those that end after the row's end are meaningless.
         """
         start, end = jnp.split(self.ends(hidden), 2, axis=2)
 

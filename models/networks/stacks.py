@@ -1,4 +1,4 @@
-"""Several layers of a kind: their parameters on one leading axis, run by one loop.
+"""Stacks of equal layers: parameters on one leading axis, run by one loop.
 
 Letters: B batch, L length, Q query length, K key length, D hidden.
 """

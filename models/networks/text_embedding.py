@@ -1,4 +1,4 @@
-"""From hidden states to the vectors that are searched, under one contract for all objectives.
+"""Turn hidden states into vectors for search, under one contract for all objectives.
 
 Letters: B rows, L row length, S segments per row, D hidden width.
 """
@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 @dataclasses.dataclass(frozen=True)
 class EmbeddingConfig:
-    """How a text becomes a vector; the fields of `Contract` that a user chooses.
+    """Settings of text embedding: the fields of `Contract` that a user chooses.
 
     Attributes:
         pooling: `cls`; `mean` over all tokens of the segment, specials included; `pooler`, [CLS]
@@ -72,7 +72,7 @@ class EmbeddingConfig:
             )
 
     def contract(self, dimension: int, vocabulary: Vocabulary) -> Contract:
-        """The contract that is saved beside the weights."""
+        """The contract that is saved with the weights."""
         return Contract(
             **dataclasses.asdict(self),
             dimension=dimension,
@@ -193,7 +193,7 @@ def embed(
 def finished(
     pooled: jax.Array, group: Mapping[str, jax.Array], config: EmbeddingConfig
 ) -> jax.Array:
-    """What is searched, from pooled states [B, S, D]; zeros where `segment_valid` is False."""
+    """Vectors for search from pooled states [B, S, D]; zeros where `segment_valid` is False."""
     vectors = jnp.where(group["segment_valid"][:, :, None], pooled, 0.0)
     return unit(vectors) if config.normalise else vectors
 
@@ -231,11 +231,11 @@ def in_chunks(
     chunks: int,
     key: jax.Array | None = None,
 ) -> T:
-    """What `represent` makes of a group, a chunk of rows at a time; GradCache (arXiv:2101.06983).
+    """Apply `represent` to a group, a chunk of rows at a time; GradCache (arXiv:2101.06983).
 
     Only its results are kept. A loss may then compare all of them; going back, each chunk is
     encoded again, with the same dropout, and gets the gradient of its results. Without dropout the
-    numbers are those of one chunk; with it, each chunk draws from a key of its own.
+    numbers are those of one chunk; with it, each chunk draws from a separate key.
 
     Args:
         represent: (module, rows of the group, key) -> pytree of arrays [rows, ...].

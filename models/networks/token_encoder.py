@@ -1,4 +1,4 @@
-"""What encoders with a state for each token share: an embedding block, then layers.
+"""Common part of encoders with a state for each token: an embedding block, then layers.
 
 A family says what its block and its layers are; whole texts, a few tokens, and the states of an
 early layer follow from them here.
@@ -25,7 +25,7 @@ class TokenEncoder(nnx.Module):
     embeddings: Any
 
     def view(self, positions: jax.Array, segment_ids: jax.Array, key: jax.Array | None) -> Any:
-        """What `run` needs to know of the rows, from [B, L] each; `key` as `run` will get it."""
+        """Inputs of `run` for the rows, from [B, L] each; `key` as `run` will get it."""
         raise NotImplementedError
 
     def run(

@@ -1,4 +1,4 @@
-"""From the states of tokens to weights of words and to several vectors: heads of M3 and ColBERT.
+"""Heads of M3 and ColBERT: weights of words, and a vector of each token.
 
 Chen et al. 2024, arXiv:2402.03216, section 3.2; Khattab and Zaharia 2020, arXiv:2004.12832,
 sections 3.2 and 3.3. Letters: B rows, L row length, D hidden width, E
@@ -131,7 +131,7 @@ class TokenVectors(nnx.Module):
 
 
 def kept_size(size: int | None, whole: int, where: str) -> int | None:
-    """How many first dimensions of vectors of `whole` are kept, at unit length; None: all.
+    """Number of first dimensions to keep of vectors of `whole`, at unit length; None: all.
 
     Raises:
         ValueError: fewer than 1 or more than there are; `where` is in the message.

@@ -13,7 +13,7 @@ BLOCK = 128  # tokens; a window reaches at most so far
 
 
 class Window(NamedTuple):
-    """What tokens see: those of their segment, at most `reach` before or after them."""
+    """Window: tokens see those of their segment that are at most `reach` before or after them."""
 
     segment_ids: jax.Array  # [B, L] int32, 0 = padding
     reach: int

@@ -3,7 +3,7 @@
 Lu et al. 2021, arXiv:2102.09206 (SEED-Encoder), with the facts of the official code. The encoder
 is trained as a masked language model. A decoder of a few layers writes the clean passage token by
 token, left to right, and knows of what was written only the last tokens: the rest has to come from
-the encoder's [CLS] state, which stands first and is always seen. What differs from the official
+the encoder's [CLS] state, which comes first and is always visible. What differs from the official
 decoder is in docs/autoencoder.md.
 
 Per segment of a packed row. Letters: B rows, L row length, D hidden width.
@@ -29,7 +29,7 @@ class AutoEncoder(TextObjective):
         config, embedding_config, vocabulary, text, chunk: see `TextObjective`; pooling is `cls`.
         mask_rate: share of each segment's tokens that the encoder predicts; 0.15 in BERT.
         decoder_layers: 3 in the paper.
-        attention_span: how many of the latest tokens each layer sees beside [CLS]: 2 in the paper.
+        attention_span: how many of the latest tokens each layer sees, with [CLS]: 2 in the paper.
             Its cost is proportional to this.
         rngs: stream `params`.
     """
@@ -94,7 +94,7 @@ class AutoEncoder(TextObjective):
     def decode(
         self, text: dict[str, jax.Array], hidden: jax.Array, key: jax.Array | None = None
     ) -> jax.Array:
-        """[B, L, D]: the decoder's states, each of which predicts the token behind it.
+        """[B, L, D]: the decoder's states, each of which predicts the next token.
 
         Args:
             text: clean tokens, `positions`, `segment_ids` and `cls_at` count.
@@ -116,7 +116,7 @@ class AutoEncoder(TextObjective):
 
 
 def next_tokens(text: dict[str, jax.Array]) -> jax.Array:
-    """[B, L] int32: the token behind each one in its segment, -100 at the last and at padding.
+    """[B, L] int32: the next token of each one in its segment, -100 at the last and at padding.
 
     So every token but [CLS] is predicted, special ones too: the last, [SEP], ends the passage.
     """

@@ -131,7 +131,7 @@ class BiEncoder(Objective):
     def embed(
         self, batch: Batch, key: jax.Array | None = None
     ) -> tuple[contrastive.Queries, contrastive.Passages]:
-        """What the loss compares; vectors have unit length where similarity is `cosine`."""
+        """Vectors that the loss compares; of unit length where similarity is `cosine`."""
         query, passage = batch["query"], batch["passage"]
         query_key, passage_key = layers.split_key(key, 2)
         known = query["known"] if self.known_positives else None

@@ -34,7 +34,7 @@ _OWN_SIDE = ("query_passage", "query_query")  # each span is compared with all s
 
 
 class Spans(NamedTuple):
-    """What is known of the spans of some rows.
+    """Metadata of the spans of some rows.
 
     Attributes:
         vectors: [B, S, D] float32, last [CLS] states.
@@ -162,7 +162,7 @@ class CoCondenser(CondensedText):
         return Spans(jnp.where(text["segment_valid"][:, :, None], vectors, 0.0), sums)
 
     def functions(self) -> dict[str, ModelFunction]:
-        """See `Objective`: of texts as they are."""
+        """See `Objective`: of unmasked texts."""
         return text_embedding.functions(
             self.encoder, self.embedding_config, self.query, self.passage
         )

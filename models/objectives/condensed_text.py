@@ -1,4 +1,4 @@
-"""What Condenser's objectives share: a head that reads early states, and the last [CLS] state.
+"""Common part of Condenser's objectives: a head over early states and the last [CLS] state.
 
 See `condenser`. Letters: B rows, L row length, D hidden width.
 """
@@ -80,7 +80,7 @@ class CondensedText(TextObjective):
         late: jax.Array,
         key: jax.Array | None = None,
     ) -> tuple[jax.Array, jax.Array]:
-        """What the head reads, and its states, both [B, L, D].
+        """Input of the head, and its states, both [B, L, D].
 
         Args:
             text: corrupted group.

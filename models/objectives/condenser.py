@@ -1,7 +1,7 @@
 """Condenser: MLM pre-training in which the last [CLS] state must inform a head on early states.
 
 Gao and Callan 2021, arXiv:2104.08253, with the facts of the official code. The head, a few layers,
-reads the encoder's last [CLS] state beside the states of an early layer for all other tokens, and
+reads the encoder's last [CLS] state with the states of an early layer for all other tokens, and
 predicts the masked tokens by the encoder's own MLM head. The early states lack what late layers
 found out; it must come through [CLS].
 

@@ -1,6 +1,6 @@
 """A re-ranker: query and passage are read in one text, and [CLS] says how well they go together.
 
-It learns to tell a query's positive from its negatives by one softmax over them; as in SimLM
+It learns to score a query's positive above its negatives by one softmax over them; as in SimLM
 (arXiv:2207.02578, official code) it may score more negatives than it learns from, and keep the
 hardest, and read each batch twice with different dropout (R-Drop, arXiv:2106.14448).
 """
@@ -25,7 +25,7 @@ class CrossEncoder(Objective):
     """See the module's docstring.
 
     Args:
-        config: the encoder; one without token types (`type_vocab` 1) tells the query from the
+        config: the encoder; one without token types (`type_vocab` 1) separates the query from the
             passage by [SEP] alone.
         vocabulary: of the tokenizer.
         pair: size of the token group of a global batch.
@@ -33,7 +33,7 @@ class CrossEncoder(Objective):
         queries: Q, most queries of a global batch.
         group_size: G, passages that come with a query, 2 or more.
         keep: passages of a query that it learns from: its positive and the negatives that score
-            highest; G keeps all. Fewer need rows of one pair each, a query's behind one another.
+            highest; G keeps all. Fewer need rows of one pair each, a query's in sequence.
         r_drop: whether two passes with different dropout are drawn together; it takes dropout.
         query_prefix, passage_prefix: text that the pipeline puts before each.
         rngs: stream `params`.
@@ -197,5 +197,5 @@ def _require_groups(pair: GroupShape, queries: int, group_size: int, keep: int) 
     if keep < group_size and not one_a_row:
         raise ValueError(
             f"CrossEncoder.keep: to learn from {keep} of {group_size} passages, each pair needs a "
-            f"row of its own: expected {queries * group_size} rows of 1 segment, found {pair}"
+            f"separate row: expected {queries * group_size} rows of 1 segment, found {pair}"
         )

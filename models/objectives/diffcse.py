@@ -1,4 +1,4 @@
-"""DiffCSE: SimCSE, and telling from a text's vector which of its tokens were replaced.
+"""DiffCSE: SimCSE, and prediction from a text's vector which of its tokens were replaced.
 
 Chuang et al. 2022, arXiv:2204.10298, with the facts of the official code. Each text is encoded
 twice under other dropout. A head with batch normalisation follows in training alone, and SimCSE's
@@ -9,7 +9,7 @@ place of [CLS], and classifies each token as kept or replaced:
     loss = SimCSE's loss + weight x mean over tokens of the discriminator's cross-entropy
 
 The better the vector describes the original, the easier this is. Generator and discriminator are
-left behind afterwards. Facts and differences are in docs/simcse.md.
+dropped afterwards. Facts and differences are in docs/simcse.md.
 
 Letters: B rows, L row length, S segments a row, D hidden width.
 """
@@ -68,7 +68,7 @@ class DiffCSE(TwiceEncoded):
         _require_diffcse(text, replaced_weight)
         self.mask = masking.WholeWordMask(mask_rate, (vocabulary.cls, vocabulary.sep))
         self.replaced_weight = replaced_weight
-        # Named like what other pre-trainings leave behind, for runs/initialise/*.gin.
+        # Named like the parameters of other pre-trainings, for runs/initialise/*.gin.
         self.head = batch_norm_head.BatchNormHead(config, rngs=rngs)
         self.decoder = discriminator.Discriminator(config, rngs=rngs)
         self.generator = electra.Generator(generator_config, chunk, rngs=rngs)

@@ -6,8 +6,8 @@ one, and each token gets a logit of being the answer's first and one of being it
     [start, end] = W . h + w        loss = mean of -log p(start), -log p(end)
 
 p being softmaxes over the passage's tokens and [CLS], at which both point where a window of a long
-passage does not hold the answer. One span is right, that of the first answer as the file says where
-it stands; other occurrences of its words are wrong. (REALM's head, `span_head`, scores whole spans
+passage does not hold the answer. One span is right: that of the first answer, where the file
+says it is; other occurrences of its words are wrong. (REALM's head, `span_head`, scores whole spans
 up to ten tokens by a network, and learns from all occurrences: its blocks come without places.)
 
 Letters: B rows, L tokens of a row, S windows of a row, W tokens of a span at most.
@@ -33,7 +33,7 @@ class ExtractiveQA(Objective):
 
     Args:
         config: the encoder; token types, where it has several, are 0 up to the first [SEP] of a
-            segment and 1 behind it.
+            segment and 1 after it.
         vocabulary: of the tokenizer.
         text: size of the token group of a global batch, "[CLS] question [SEP] window [SEP]" a
             segment. It carries `start` and `end` [B, S] int32, first and last token of the answer,
@@ -116,7 +116,7 @@ class ExtractiveQA(Objective):
     def logits(
         self, text: Group, key: jax.Array | None = None
     ) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """What the tokens get, and which of them are of a passage.
+        """Logits of the tokens, and a mask of those of a passage.
 
         Args:
             text: a token group.
@@ -173,7 +173,7 @@ class ExtractiveQA(Objective):
     def _best_from(
         self, start: jax.Array, end: jax.Array, segment_ids: jax.Array
     ) -> tuple[jax.Array, jax.Array]:
-        """Best score of a span from each token, and how many tokens it has behind that: [B, L]."""
+        """Best score of a span from each token, and how many tokens follow that one: [B, L]."""
         score, width = start + end, jnp.zeros(start.shape, jnp.int32)
         for further in range(1, min(self.max_answer_length, start.shape[1])):
             shift = ((0, 0), (0, further))
@@ -198,7 +198,7 @@ def _where(there: jax.Array, logits: jax.Array) -> jax.Array:
 
 
 def _behind_first(sep: jax.Array, text: Group) -> jax.Array:
-    """[B, L] bool: tokens behind the first [SEP] of their segment; `sep` [B, L] says where is."""
+    """[B, L] bool: tokens after the first [SEP] of their segment; `sep` [B, L] marks [SEP]s."""
     before = jnp.cumsum(sep, axis=1) - sep  # [SEP]s to the left, of all segments
     begun = jnp.take_along_axis(before, text["cls_at"], axis=1)  # [B, S]
     segment = jnp.maximum(text["segment_ids"] - 1, 0)

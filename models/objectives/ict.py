@@ -1,4 +1,4 @@
-"""The inverse cloze task: which block of text was this sentence taken from?
+"""The inverse cloze task: find the block of text that a sentence was taken from.
 
 Lee et al. 2019, arXiv:1906.00300, with the facts of the official code (`language/orqa`): one
 encoder for sentences and blocks, vectors of 128, inner products, a softmax over all blocks of the
@@ -32,16 +32,16 @@ class ICT(Objective):
 
     Args:
         config: the encoder.
-        projection: what comes behind it.
+        projection: what follows it.
         embedding_config: lengths; see `projected_encoder.require_plain`.
         vocabulary: of the tokenizer.
         query, passage: sizes of the two token groups of a global batch: as many sentences as
             blocks, one a row. A passage carries `sentence_start` and `sentence_end` [B, 1]: where
-            in its row the sentence stands that is the query.
+            in its row the query sentence is.
         removal_rate: how often the sentence is taken out; 0.9 in the paper.
         contrastive_config: how devices share the loss.
         null_negative: whether the null document, a block of nothing, is a negative of every
-            sentence; not in the papers. REALM offers it beside what it retrieves, and an embedder
+            sentence; not in the papers. REALM adds it to the retrieved blocks, and an embedder
             that never saw it may prefer it to everything.
         rngs: stream `params`.
     """
@@ -113,7 +113,7 @@ class ICT(Objective):
         return {"query": query, "passage": passage}
 
     def loss(self, batch: Batch, key: jax.Array) -> tuple[MetricSum, dict[str, MetricSum]]:
-        """-log softmax of its own block among all blocks of the batch, in nats a sentence.
+        """-log softmax of a query's block among all blocks of the batch, in nats a sentence.
 
         Blocks that are the same document as its own are no negatives. Metrics: the share of
         sentences whose block comes first, of all, of those taken out of it and of those left in;
@@ -183,7 +183,7 @@ def without_span(
 
 
 def _has_body(group: Mapping[str, jax.Array], vocabulary: Vocabulary) -> jax.Array:
-    """[B, 1]: whether a token stands between the last two [SEP] of "... [SEP] body [SEP]"."""
+    """[B, 1]: whether a token is between the last two [SEP] of "... [SEP] body [SEP]"."""
     real = group["segment_ids"] > 0
     is_sep = (group["tokens"] == vocabulary.sep) & real
     after_first = (jnp.cumsum(is_sep, axis=1) == 1) & ~is_sep & real

@@ -1,7 +1,7 @@
 """M3: a vector, weights of words and a vector for each token, all from one pass of one encoder.
 
 Chen et al. 2024, arXiv:2402.03216, with the facts of the official code. Each kind of representation
-learns to tell a query's positive from the other passages of the global batch, and so does the
+learns to score a query's positive above the other passages of the global batch, and so does the
 weighted sum of their scores; from some step on, each kind learns from that sum, too. Facts and
 pitfalls are in docs/m3.md.
 
@@ -40,7 +40,7 @@ ALL = "all"  # the weighted sum of the scores of all kinds
 
 
 class Updates(nnx.Variable):
-    """How often the parameters were updated."""
+    """Count of parameter updates."""
 
 
 class M3(Objective):

@@ -1,4 +1,4 @@
-"""Heads of M3 before the first step: what an encoder's states of tokens already show of BM25.
+"""Initialise the heads of M3 in closed form: fits of an encoder's token states to BM25.
 
 A head that starts fresh has to learn in some hundred steps what a count over the passages gives:
 that a rare word says more than a frequent one. Both heads are linear in the states, so that a start
@@ -30,7 +30,7 @@ from t5x_style.interfaces.texts import EncodeSource
 
 
 class TwoHeads(Protocol):
-    """What is used of `m3.M3`; a head is only there where `kinds` has it."""
+    """The interface of `m3.M3` used here; a head exists only where `kinds` has it."""
 
     encoder: TokenEncoder
     embedding_config: text_embedding.EmbeddingConfig

@@ -27,8 +27,8 @@ class Mlm(TextObjective):
         config, embedding_config, vocabulary, text, chunk: see `TextObjective`.
         mask_rate: share of each segment's tokens that is predicted (BERT: 0.15; LaBSE: 0.2).
         max_predictions: tokens of a segment that are, at most (LaBSE: 80).
-        restart_positions: whether positions begin anew behind a segment's first [SEP], at 1, so
-            that both sentences of a translation have those that they have alone behind [CLS].
+        restart_positions: whether positions restart at 1 after a segment's first [SEP], so
+            that both sentences of a translation have those that they have alone after [CLS].
         rngs: stream `params`.
     """
 
@@ -69,7 +69,7 @@ class Mlm(TextObjective):
 
 
 def restarted(text: Mapping[str, jax.Array], sep: int) -> jax.Array:
-    """[B, L] int32: positions that begin anew behind each segment's first [SEP].
+    """[B, L] int32: positions that restart after each segment's first [SEP].
 
     Args:
         text: a token group, not corrupted.
@@ -78,5 +78,5 @@ def restarted(text: Mapping[str, jax.Array], sep: int) -> jax.Array:
     column = jnp.arange(text["tokens"].shape[1], dtype=jnp.int32)[None]
     ends = jnp.where(text["tokens"] == sep, column, -1)
     before = jax.lax.cummax(jnp.pad(ends, ((0, 0), (1, 0)), constant_values=-1)[:, :-1], axis=1)
-    behind = column - before  # from the last [SEP] on; that stands where [CLS] would
+    behind = column - before  # from the last [SEP] on; it is where [CLS] would be
     return jnp.where(behind < text["positions"], behind, text["positions"])

@@ -1,7 +1,7 @@
 """Open-domain question answering: finds blocks for a question, and the answer in them.
 
 ORQA (Lee et al. 2019, arXiv:1906.00300) as REALM is fine-tuned with (arXiv:2002.08909, official
-code `language/orqa`). The index stands still: blocks keep the vectors that a trained retriever gave
+code `language/orqa`). The index is static: blocks keep the vectors that a trained retriever gave
 them, and of the two embedders only the question's is trained. A wide beam of blocks teaches it
 which of them hold an answer; the best few are read, and every short span of them gets a score.
 
@@ -40,13 +40,13 @@ class OpenQA(Objective):
 
     Args:
         config: the embedders' encoder.
-        reader_config: the reader, which has room for a question and a block.
-        projection: what comes behind the embedders' encoder.
+        reader_config: the reader; its length fits a question and a block.
+        projection: what follows the embedders' encoder.
         spans: which spans are answers, and how they are scored.
         embedding_config: lengths; see `projected_encoder.require_plain`.
         vocabulary: of the tokenizer.
         query: size of the token group of a global batch, one question a row. It carries `answers`
-            [B, A, T] int32, `span_scores.NO_TOKEN` behind each end.
+            [B, A, T] int32, `span_scores.NO_TOKEN` after each end.
         answers: A and T.
         corpus: what is searched; None, to use a trained model: nothing is retrieved then.
         index_config: how it is kept; never refreshed, and of the projection's size.

@@ -1,12 +1,12 @@
-"""Which class a pair of texts is of: paraphrase or not (PAWS-X), entailed or contradicted (XNLI).
+"""Classify a pair of texts: paraphrase or not (PAWS-X), entailed or contradicted (XNLI).
 
 Both texts are read in one, as BERT's fine-tuning does (Devlin et al. 2019, arXiv:1810.04805,
 section 4.1), and what is said of them is
 
     logits = W . dropout( tanh( P . h[CLS] + p ) ) + w
 
-BERT's pooler stands between always: BERT, and whoever publishes its kind, was fine-tuned with it.
-A published folder's can be taken over (runs/initialise/published.gin); elsewhere it starts fresh,
+BERT's pooler is always in between: BERT and other encoders of its kind were fine-tuned with it. A
+published folder's can be imported (runs/initialise/published.gin); elsewhere it starts at random,
 as it does in MLM checkpoints that were never asked for it.
 """
 
@@ -35,18 +35,18 @@ class PairClassifier(Objective):
     """See the module's docstring. Letters: B rows, L tokens of a row, S pairs of a row, C classes.
 
     Args:
-        config: the encoder; one without token types (`type_vocab` 1) tells the first text from the
-            second by [SEP] alone.
+        config: the encoder; without token types (`type_vocab` 1) it separates the texts by [SEP]
+            alone.
         vocabulary: of the tokenizer.
         pair: size of the token group of a global batch, "[CLS] first [SEP] second [SEP]" a segment.
-            It carries `token_types` [B, L] int32, 0 up to the first [SEP] and 1 behind it, and
+            It carries `token_types` [B, L] int32, 0 up to the first [SEP] and 1 after it, and
             `label` [B, S] int32, the number of a class, -1 where a segment is free.
         side_length: tokens of a text at most, specials included; a pair has one [CLS].
         classes: their names, in the order of their numbers.
         rngs: stream `params`.
 
     Raises:
-        ValueError: fewer than two classes, one twice, or an encoder without room for a pair.
+        ValueError: fewer than two classes, one twice, or an encoder too short for a pair.
     """
 
     def __init__(

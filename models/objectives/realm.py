@@ -1,8 +1,8 @@
 """REALM: predicts a masked span of a sentence from blocks of text that it retrieves for it.
 
 Guu et al. 2020, arXiv:2002.08909, with the facts of the official code (`language/realm`). An index
-over the whole corpus proposes blocks for the masked sentence; the null document, of no text, stands
-beside them. Their relevance is scored anew with the parameters of the moment, p(z|x); a reader sees
+over the whole corpus proposes blocks for the masked sentence; the null document, of no text, is
+added to them. Their relevance is scored again with the current parameters, p(z|x); a reader sees
 the sentence with each block's body, p(y|z,x); and the likelihood of the masked tokens, summed over
 blocks, trains reader and embedder alike: a block that helps becomes more likely to be retrieved.
 
@@ -62,8 +62,8 @@ class REALM(Objective):
 
     Args:
         config: the embedder's encoder.
-        reader_config: the reader, which has room for a sentence and a block.
-        projection: what comes behind the embedder's encoder.
+        reader_config: the reader; its length fits a sentence and a block.
+        projection: what follows the embedder's encoder.
         embedding_config: lengths; see `projected_encoder.require_plain`.
         vocabulary: of the tokenizer.
         query: size of the token group of a global batch, one sentence a row. It carries
@@ -174,7 +174,7 @@ class REALM(Objective):
     # --- one step ---------------------------------------------------------------------------------
 
     def corrupt(self, batch: Batch, key: jax.Array) -> Batch:
-        """Hides a span: `tokens` with [MASK], `labels` [B, Q] int32 what stood there, else -100."""
+        """Hides a span: `tokens` with [MASK], `labels` [B, Q] int32, original tokens, else -100."""
         query = batch["query"]
         masking = self.evaluation_masking if self.deterministic else self.masking
         hidden = masking.select(query, self.vocabulary.special_ids, key)
@@ -237,7 +237,7 @@ class REALM(Objective):
         return found
 
     def score(self, batch: Batch, key: jax.Array | None) -> Scores:
-        """Relevance and reading of every candidate, with the parameters of the moment."""
+        """Relevance and reading of every candidate, with the current parameters."""
         query_key, block_key, reader_key = layers.split_key(key, 3)
         query, candidate = batch["query"], batch["candidate"]
         asked = self.embedder(query, query_key)[:, 0]  # [B, D]
@@ -300,7 +300,7 @@ class REALM(Objective):
             self.probes.ask_if(self.index.round_ends(step), probe)
 
     def _probe(self, index: DeviceIndex) -> Answers:
-        """What is found for the beginnings of B blocks, from all over: [B, K - 1] rows."""
+        """Rows retrieved for the beginnings of B blocks, from all over: [B, K - 1]."""
         count = self.query.rows
         rows = jnp.arange(count, dtype=jnp.int32) * max(1, index.corpus.rows // count)
         rows %= index.corpus.rows
@@ -318,7 +318,7 @@ class REALM(Objective):
     # --- what it offers ---------------------------------------------------------------------------
 
     def fill(self, joint: Group) -> dict[str, jax.Array]:
-        """What the reader puts in the place of each [MASK] of "[CLS] sentence [SEP] body [SEP]".
+        """Predict each [MASK] of "[CLS] sentence [SEP] body [SEP]" with the reader.
 
         Args:
             joint: a token group of R rows of one segment, with at most M [MASK]s each; rows with

@@ -2,7 +2,7 @@
 
 Wang et al. 2022, arXiv:2207.02578, with the facts of the official code. A generator fills masked
 tokens with samples, in two copies of a passage: lightly for the encoder, more heavily (a superset
-of the positions, samples of its own) for a decoder of two layers that sees the rest of the passage
+of the positions, other samples) for a decoder of two layers that sees the rest of the passage
 only through the encoder's [CLS] state. Both predict every original token, replaced or not. Facts
 and pitfalls are in docs/simlm.md.
 
@@ -35,7 +35,7 @@ class SimLM(TextObjective):
         encoder_mask_rate, decoder_mask_rate: 0.3 and 0.5 in the paper; the second is larger.
         generator_config: sizes of the generator; None: there is none (Enc-Dec MLM).
         generator_weight: of the generator's own loss: 0.2 in the official code where it is
-            trained; with 0 it is not computed, and the generator stays as it is.
+            trained; with 0 it is not computed, and the generator stays unchanged.
         decoder_layers: 2 in the paper; initialised from the encoder's last ones.
         max_predictions: cap on the tokens of one mask.
         rngs: stream `params`.
@@ -144,7 +144,7 @@ class SimLM(TextObjective):
     def decode(
         self, text: Group, hidden: jax.Array, key: jax.Array | None = None
     ) -> tuple[jax.Array, jax.Array]:
-        """What the decoder reads, and its states, both [B, L, D].
+        """Input of the decoder, and its states, both [B, L, D].
 
         Args:
             text: corrupted group.

@@ -30,7 +30,7 @@ from t5x_style.interfaces.representation import PASSAGE, QUERY, SEGMENTS, SPARSE
 
 
 class Updates(nnx.Variable):
-    """How often the parameters were updated."""
+    """Count of parameter updates."""
 
 
 class SPLADE(Objective):

@@ -1,4 +1,4 @@
-"""What objectives over packed text share: an encoder, its tied MLM head, and what both offer."""
+"""Common part of objectives over packed text: an encoder and its tied MLM head."""
 
 from collections.abc import Mapping
 
@@ -54,7 +54,7 @@ class TextObjective(Objective):
         return self.embedding_config.contract(self.config.hidden, self.vocabulary)
 
     def functions(self) -> dict[str, ModelFunction]:
-        """`embed_query` and `embed_passage`: of text as it is."""
+        """`embed_query` and `embed_passage`: of unmasked text."""
         return text_embedding.functions(self.encoder, self.embedding_config, self.text, self.text)
 
     def encode(self, text: Mapping[str, jax.Array], key: jax.Array | None = None) -> jax.Array:

@@ -1,4 +1,4 @@
-"""What objectives share that encode each text twice, under other dropout.
+"""Common part of objectives that encode each text twice, under different dropout.
 
 See `simcse`. Letters: B rows, S segments a row, D hidden width.
 """
@@ -73,7 +73,7 @@ class TwiceEncoded(Objective):
         return vectors.reshape(-1, vectors.shape[-1])
 
     def functions(self) -> dict[str, ModelFunction]:
-        """See `Objective`: of texts as they are, without the head."""
+        """See `Objective`: of unmasked texts, without the head."""
         return text_embedding.functions(self.encoder, self.embedding_config, self.text, self.text)
 
 

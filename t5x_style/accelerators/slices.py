@@ -1,4 +1,4 @@
-"""Slices by the names that people give them, and what Google Cloud calls the same.
+"""Slices by the names that people use, and the names that Google Cloud uses.
 
 v5e:4x4            a topology
 v5litepod-16       an accelerator type of TPU VMs; v5e-16 as well
@@ -75,7 +75,7 @@ class Slices:
 
     @property
     def accelerator_type(self) -> str:
-        """As in v5litepod-16; "" where there is none: TPU VMs do not have the generation.
+        """Name such as v5litepod-16; "" if there is none: TPU VMs do not have the generation.
 
         Several topologies may have the same; TPU VMs get the first of the table.
         """
@@ -83,7 +83,7 @@ class Slices:
 
     @property
     def is_usual(self) -> bool:
-        """Whether the accelerator type stands for this topology."""
+        """Whether this is the default topology of its accelerator type."""
         return self.topology == _usual(self.generation, self.chips)
 
 
@@ -98,7 +98,7 @@ def name_of(generation: str, topology: str, count: int = 1) -> str:
 
 
 def accelerator_type(generation: Generation, topology: str) -> str:
-    """What the Cloud TPU API calls a slice; "" where it does not serve the generation."""
+    """Name of a slice in the Cloud TPU API; "" where it does not serve the generation."""
     if not generation.accelerator:
         return ""
     number = math.prod(sides(topology)) * (2 if generation.counts_cores else 1)
@@ -106,7 +106,7 @@ def accelerator_type(generation: Generation, topology: str) -> str:
 
 
 def _usual(generation: Generation, chips: int) -> str | None:
-    """The most cubic topology of so many chips: what an accelerator type stands for."""
+    """The most cubic topology of `chips` chips: the default of an accelerator type."""
     found = [one for one in generation.topologies if math.prod(sides(one)) == chips]
     return min(found, key=lambda one: max(sides(one)), default=None)
 

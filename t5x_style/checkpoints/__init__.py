@@ -1,1 +1,1 @@
-"""Checkpoints: what they hold, how they are written, checked and restored."""
+"""Checkpoints: their content, and how to write, check and restore them."""

@@ -1,4 +1,4 @@
-"""What process 0 does for all, and an error of one of them that all get."""
+"""Run code on process 0 for all processes, and raise its errors on all."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""The folder of a run's checkpoints: what counts, what is damaged, what may be deleted.
+"""The folder of a run's checkpoints: complete and damaged ones, and which may be deleted.
 
     checkpoints/500/                    complete: has integrity.json
     checkpoints/1000/                   half-written if it has not: deleted by the next save
@@ -38,7 +38,7 @@ _log = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True)
 class Shared:
-    """What a training has in common with the same training of more steps.
+    """Steps that a training shares with the same training of more steps.
 
     Attributes:
       step: the last step whose state does not depend on the length.
@@ -73,7 +73,7 @@ def resumable_steps(folder: Path) -> list[int]:
 
 
 def half_written(folder: Path) -> list[Path]:
-    """What a save that was interrupted has left."""
+    """Find the remains of an interrupted save."""
     return [path for path in _folders(folder) if _is_half_written(path)]
 
 
@@ -91,7 +91,7 @@ def report_others(folder: Path) -> list[str]:
 
 
 def clear(folder: Path, step: int) -> None:
-    """Makes room for a checkpoint: deletes half-written ones, moves away what is in its place."""
+    """Deletes half-written checkpoints and moves away what is in the place of a new one."""
     folder.mkdir(parents=True, exist_ok=True)
     for path in half_written(folder):
         _log.warning("deleting %s: a checkpoint that was never finished", path)
@@ -122,7 +122,7 @@ def thin(folder: Path, full: Collection[int], bare: Collection[int] = ()) -> Non
 
     Args:
       folder: of the checkpoints.
-      full: steps whose checkpoints stay as they are.
+      full: steps whose checkpoints stay unchanged.
       bare: steps whose checkpoints stay without their optimizer, unless they are in `full`.
         All other checkpoints are deleted, half-written ones included.
 
@@ -199,7 +199,7 @@ def best(
     for step in filter(counts, complete_steps(folder)):
         try:
             value = read_meta(folder / str(step)).get("value")
-        except CheckpointError as error:  # damaged; whoever wants to use it is told
+        except CheckpointError as error:  # damaged; an error is raised where it is used
             _log.warning("%s", error)
             continue
         if value is not None and (found is None or value > found[1]):
@@ -208,7 +208,7 @@ def best(
 
 
 def read_meta(path: Path) -> dict[str, Any]:
-    """What was saved beside the arrays of one checkpoint."""
+    """Reads the metadata that was saved with the arrays of one checkpoint."""
     file = path / META_FILE
     try:
         meta = json.loads(file.read_text(encoding="utf-8"))
@@ -270,7 +270,7 @@ def newest_undamaged(folder: Path, fall_back: bool) -> int:
         if not fall_back:
             raise CheckpointError(f"{message} {_advice([s for s in steps if s < step])}")
         damaged.append(folder / str(step))
-        # Training goes on from an older state: say so even where nobody reads the log.
+        # Training continues from an older state: print it, since nobody may read the log.
         print(f"WARNING: {message}\nFalling back to the checkpoint before it.", flush=True)
         _log.error("%s Falling back to the checkpoint before it.", message)
     raise CheckpointError(
@@ -283,7 +283,7 @@ def _advice(earlier: list[int]) -> str:
     if not earlier:
         return "There is none before it: move the folder away to train from the start."
     return (
-        f"To go on from step {earlier[-1]}, the one before it, set "
+        f"To continue from step {earlier[-1]}, the one before it, set "
         "checkpointing.Checkpointing.fall_back = True."
     )
 

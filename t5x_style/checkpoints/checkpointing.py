@@ -47,7 +47,7 @@ class Checkpointing:
     Attributes:
       keep: how many of the newest stay; besides them, the best by the development metric stays,
         and what a longer training continues from. A finished training keeps less, see `thin`.
-      asynchronous: write in the background while training goes on.
+      asynchronous: write in the background while training continues.
       fall_back: if the newest is damaged, set it aside and use the one before it.
     """
 
@@ -114,7 +114,7 @@ class Checkpointer:
           value: of the development metric, larger is better.
 
         Raises:
-          CheckpointError: there is no room, or this save or the one before it has failed.
+          CheckpointError: the disk is full, or this save or the one before it has failed.
         """
         self.wait()
         step, items = int(state.step), state_layout.items(state)
@@ -157,7 +157,7 @@ class Checkpointer:
         try:
             mirror.push_around(place.folder)
             place.push()
-        except StorageError as error:  # whoever pushes the folder goes on trying
+        except StorageError as error:  # the push of the folder is tried again later
             _log.warning("%s: not there yet: %s", place.url, error)
 
     def _there(self, step: int) -> "epath.Path":
@@ -266,8 +266,8 @@ class Checkpointer:
         return CheckpointError(
             f"{self.folder}: step {step} could not be saved: {error}\n"
             f"It needs about {needed:,} bytes; {shutil.disk_usage(existing).free:,} bytes are free "
-            f"now. {kept}. Make room (or lower Checkpointing.keep, now {self.settings.keep}), and "
-            "run the same command: it resumes."
+            f"now. {kept}. Free disk space (or lower Checkpointing.keep, now "
+            f"{self.settings.keep}), and run the same command: it resumes."
         )
 
     def restore(
@@ -315,7 +315,7 @@ def load(
       folder: of a training stage, or its `checkpoints/`.
       params: nnx.State of ShapeDtypeStructs with shardings, every Param of the objective.
       others: likewise, every other Variable. The checkpoint may hold more: what is not trained is
-        not always needed, an index least of all where one embeds. Tables are left as they are.
+        not always needed, an index least of all where one embeds. Tables are left unchanged.
       step: which checkpoint; the best by development metric by default, or else the newest.
 
     Raises:

@@ -111,7 +111,7 @@ def recorded(folder: Path) -> str:
 
 
 def problems(folder: Path, below: tuple[str, ...] = ("",)) -> list[str]:
-    """What differs from the record, a line a file; empty if nothing does. Dropped parts may differ.
+    """Differences from the record, a line a file; empty if none. Dropped parts may differ.
 
     Args:
       folder: that `write` was called for.

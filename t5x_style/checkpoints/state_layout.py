@@ -1,4 +1,4 @@
-"""What a checkpoint holds: a TrainState as named items of plain nested dicts, and back."""
+"""Layout of a checkpoint: a TrainState as named items of plain nested dicts, and back."""
 
 import logging
 from collections.abc import Iterable, Mapping
@@ -22,10 +22,10 @@ class CheckpointError(ValueError):
 
 
 def items(state: TrainState) -> dict[str, Any]:
-    """What is saved, item by item: nested dicts of arrays, or of their shapes.
+    """Items of a checkpoint: nested dicts of arrays, or of their shapes.
 
-    Parameters are all together, so that a run that freezes others can go on from them. Tables are
-    left out: they come from their sources.
+    All parameters are in one item, so that a run that freezes others can start from them. Tables
+    are left out: they come from their sources.
     """
     frozen, _, others = nnx.split_state(state.variables, nnx.Param, Table, ...)
     everything = {
@@ -66,7 +66,7 @@ def nested(state: nnx.State) -> dict[str, Any]:
 
 
 def filled(state: nnx.State, *sources: Mapping[str, Any]) -> nnx.State:
-    """`state` with each variable's value looked up by path in the sources; tables as they are."""
+    """`state` with each variable's value looked up by path in the sources; tables unchanged."""
     return nnx.from_flat_state(
         [
             (path, leaf if isinstance(leaf, Table) else leaf.replace(_find(path, sources)))
@@ -131,8 +131,8 @@ def require_shapes(saved: Shapes, wanted: Shapes, path: Path) -> None:
         raise CheckpointError(
             f"{path} is a checkpoint of another architecture or optimizer:\n"
             + "\n".join(shown)
-            + "\nUse the configuration that it was trained with (operative_config.gin lies beside "
-            "checkpoints/), another MODEL_DIR, or initialise_from to take over a part."
+            + "\nUse the configuration that it was trained with (operative_config.gin is next to "
+            "checkpoints/), another MODEL_DIR, or initialise_from to import a part."
         )
 
 

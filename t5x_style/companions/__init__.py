@@ -1,1 +1,1 @@
-"""Processes that run next to a stage: what runs them, and how they read the stage."""
+"""Processes that run next to a stage: how they are run, and how they read the stage."""

@@ -1,4 +1,4 @@
-"""A training as its companion reads it: on a disk that both see, or on object storage.
+"""Read a training from its companion: on a disk that both see, or on object storage.
 
 A training that is started with other settings points its link to another version, perhaps between
 two readings of ours: so the link is followed once in each look, and all that the look reads is of
@@ -17,7 +17,7 @@ from t5x_style.storage import errors, mirror, objects, places
 from t5x_style.workflow import links, remote_store
 from t5x_style.workflow.store import STAGE_FILE
 
-NOT_READ = (checkpoint_directory.OPTIMIZER, "progress")  # of a checkpoint: training goes on by them
+NOT_READ = (checkpoint_directory.OPTIMIZER, "progress")  # only a resumed training does
 
 
 class Watched(Protocol):
@@ -28,7 +28,7 @@ class Watched(Protocol):
         ...
 
     def run(self) -> str | None:
-        """What tells this training from others, None before it has begun."""
+        """The identifier of this training; None before it has begun."""
         ...
 
     def newest(self) -> int | None:

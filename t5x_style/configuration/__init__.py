@@ -1,1 +1,1 @@
-"""Gin files: read, checked, renamed, and what parameters they give a job."""
+"""Gin files: reading, checks, renames, and the parameters that they give a job."""

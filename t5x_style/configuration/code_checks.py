@@ -100,7 +100,7 @@ def _of_binding(config: Config, binding: Binding) -> Iterator[str]:
 
 
 def origin(config: Config, binding: Binding) -> str:
-    """Where the macros that a binding refers to are set, in words."""
+    """Places, in words, where the macros that a binding refers to are set."""
     found: list[str] = []
     todo = [leaf for leaf in leaves(binding.value) if isinstance(leaf, Macro)]
     while todo:
@@ -139,7 +139,7 @@ def _unset(config: Config, target: str, thing: Any) -> list[str]:
 
 
 def parameters(thing: Any) -> dict[str, inspect.Parameter]:
-    """What a function or class takes, by name."""
+    """Parameters of a function or class, by name."""
     try:
         return dict(inspect.signature(thing).parameters)
     except (TypeError, ValueError):  # a builtin without a signature accepts what it accepts

@@ -82,7 +82,7 @@ def expand(config: Config, read: Read) -> None:
     What is wrong with them is added to `config.problems`, for `gin_checks.check_names`.
 
     Args:
-      config: a stage's, as it was read; left as it is where it has no SYSTEM_KINDS.
+      config: a stage's, as it was read; unchanged if it has no SYSTEM_KINDS.
       read: reads the same stage with further files and overrides.
     """
     kinds = config.macros.pop(KINDS, None)
@@ -99,7 +99,7 @@ def expand(config: Config, read: Read) -> None:
 
 
 def _resolved(config: Config, value: Any) -> Any:
-    """What a macro stands for; the macro itself where nothing sets it."""
+    """Return the value of a macro, or the macro itself where nothing sets it."""
     seen: set[str] = set()
     while isinstance(value, Macro) and value.name in config.macros and value.name not in seen:
         seen.add(value.name)
@@ -113,7 +113,7 @@ def _leaves(bindings: Iterable[Binding]) -> list[Any]:
 
 @dataclass(frozen=True)
 class _System:
-    """What the dictionary says of one system.
+    """Entry of the dictionary for one system.
 
     Attributes:
       key: its name as the dictionary has it, which may be a macro.
@@ -214,7 +214,7 @@ class _Expansion:
         )
 
     def _input(self, name: str, key: str, value: Any) -> Any:
-        """What a system sets a macro to; for a path of an input, a macro that becomes one."""
+        """Value that a system sets a macro to; for a path of an input, a macro that becomes one."""
         if key not in self.inputs or isinstance(value, Macro) or not value:
             return value
         macro = macro_of(name, key)
@@ -251,7 +251,7 @@ class _Expansion:
         return reference
 
     def _configuration(self, system: _System) -> tuple[Config, dict[str, Binding]]:
-        """The stage's configuration as it is for one system; its parameters by their names."""
+        """The stage's configuration for one system, and its parameters by name."""
         texts = [(key, to_gin(value)) for key, value in system.parameters.items()]
         own = replace(self.base, bindings=dict(self.base.bindings), macros=dict(self.base.macros))
         if system.files or texts:

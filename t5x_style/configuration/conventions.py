@@ -57,7 +57,7 @@ def add(config: Config) -> None:
 
     A mention is a binding or a reference; it sees the bindings of its scope and of those around
     it. An added binding has no scope, and the file and line of the first mention that lacks it,
-    which messages about its value then name. A recipe or a sweep is left as it is.
+    which messages about its value then name. A recipe or a sweep is left unchanged.
     """
     if any(key[1].startswith(RECIPES) for key in config.bindings):
         return

@@ -73,7 +73,7 @@ class Flags:
         return config
 
     def _with(self, files: Sequence[str], overrides: Sequence[tuple[str, str]]) -> Config:
-        """The same stage with further files and overrides, as they are."""
+        """The same stage with further files and overrides, unchanged."""
         more = replace(self, files=(*self.files, *files), overrides=(*self.overrides, *overrides))
         return more.read_all()
 
@@ -237,7 +237,7 @@ def _why_unresolved(name: str, symbols: Iterable[str]) -> str:
 
 
 def _without_value(config: Config) -> Iterator[str]:
-    """Macros that nothing sets, each where it is met first, and circles of macros."""
+    """Yield macros that nothing sets, each at its first use, and cycles of macros."""
     said: set[str] = set()
     for binding in (*config.bindings.values(), *config.macros.values()):
         try:

@@ -1,4 +1,4 @@
-"""Which macros a configuration refers to."""
+"""Find the macros that a configuration refers to."""
 
 from collections.abc import Collection, Iterable
 

@@ -44,7 +44,7 @@ class Parser(config_parser.ConfigParser):
 
 
 def statements(text: str, delegate: config_parser.ParserDelegate, label: str) -> Iterator[Any]:
-    """What gin parses; its syntax errors become `GinError`s that name file and line."""
+    """Statements that gin parses; its syntax errors become `GinError`s that name file and line."""
     try:
         yield from Parser(text, delegate)
     except (SyntaxError, tokenize.TokenError) as error:

@@ -35,7 +35,7 @@ RUN = "t5x_style.stage.run"  # the configurable that calls a stage's job
 
 @dataclass
 class Config:
-    """What the files and the command line say together; later statements have won.
+    """Statements of the files and the command line; later statements have overridden earlier ones.
 
     `overridden` holds the bindings and macros that lost, `problems` what `gin_checks.check_names`
     refuses before it looks further.
@@ -65,7 +65,7 @@ class Config:
                 return item
             if item.name in _open:
                 chain = " -> ".join(f"%{name}" for name in (*_open, item.name))
-                raise GinError(f"{where}: macros refer to each other in a circle: {chain}.")
+                raise GinError(f"{where}: macros refer to each other in a cycle: {chain}.")
             return self.expand(self.macro(item.name, where), where, keep, (*_open, item.name))
 
         return transform(value, leaf)
@@ -146,7 +146,7 @@ class _Reader:
         self.open_files = self.open_files[:-1]
 
     def read_text(self, text: str, label: str) -> None:
-        """Adds the statements of one file; `label` stands before the line number in messages."""
+        """Adds the statements of one file; `label` is put before the line number in messages."""
         for item in gin_statements.items(text, label, self.allowed):
             if isinstance(item, Import):
                 self.config.imports.append(item)

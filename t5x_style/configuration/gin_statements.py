@@ -1,4 +1,4 @@
-"""The statements of one gin file or command line, with names resolved as they are now.
+"""The statements of one gin file or command line, with old names resolved to the current ones.
 
 Nothing is executed: gin's own parser yields statements, and what they refer to is a dotted path.
 """
@@ -143,11 +143,11 @@ def parse_value(text: str, delegate: Delegate | None = None) -> Any:
 def items(
     text: str, label: str, allowed: tuple[str, ...]
 ) -> tuple[Import | Binding | Include, ...]:
-    """What a file says, in order; parsed once, since the stages of a recipe share most files.
+    """Statements of a file in order; parsed once, since the stages of a recipe share most files.
 
     Args:
       text: of the file.
-      label: what stands before the line number in messages.
+      label: what is put before the line number in messages.
       allowed: top-level modules that it may import.
 
     Returns:
@@ -197,7 +197,7 @@ def _import(
 
 
 def key_of(binding: Binding) -> Key:
-    """What the binding replaces in a configuration, and is replaced by."""
+    """Key of a binding; a later binding of the same key replaces it."""
     return (binding.scope, binding.target or binding.text, binding.parameter)
 
 

@@ -1,4 +1,4 @@
-"""Macros that are paths of inputs, in every gin file: what is there is part of what a result is.
+"""Macros that are paths of inputs, in every gin file: their content is part of a result.
 
 A macro has one meaning, so whether it is an input is said here once. A stage's inputs are those of
 these macros that its bindings lead to. For a macro of yours, and for a file that a job reads but

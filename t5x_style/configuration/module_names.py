@@ -1,4 +1,4 @@
-"""What a gin file calls Kennel's modules: by the last part of their names, without an import.
+"""Names of Kennel's modules in gin files: the last part of the dotted path, without an import.
 
 `optimizers.AdamW.decay = 'cosine'` needs no `from t5x_style.training import optimizers`. An import
 is for modules of others (`--gin_allow`), and for a name that two of Kennel's modules have.

@@ -28,7 +28,7 @@ from t5x_style.configuration.signatures import OPERATIONAL, Parameter, Source
 
 Values = dict[str, str]  # path from the job -> text of the value
 FOLDER_PARAMETER = "model_dir"  # of every job: where it writes
-DEEPEST = 40  # references in references; more is a circle
+DEEPEST = 40  # references in references; more is a cycle
 EMPTY = {"dict()": "{}", "list()": "[]", "tuple()": "[]"}  # default factories
 
 
@@ -51,7 +51,7 @@ def of_job(config: Config, job: str, inputs: Mapping[str, Any]) -> Effective:
         a list or a dict if the macro's value is one.
 
     Raises:
-      GinError: references that lead in a circle.
+      GinError: references that form a cycle.
     """
     walk = _Walk(config, inputs)
     walk.call("", job, "", frozenset({FOLDER_PARAMETER}), 0)
@@ -105,9 +105,9 @@ class _Walk:
         depth: int,
         marker: str = "",
     ) -> None:
-        """What a call of `target` in `scope` gets."""
+        """Arguments of a call of `target` in `scope`."""
         if depth > DEEPEST:
-            raise GinError(f"{path}: references lead in a circle, at @{target}.")
+            raise GinError(f"{path}: references form a cycle, at @{target}.")
         found = bound(self.config, target, scope)
         signature = signatures.signature(target)
         self.decides |= set(signature.decides)

@@ -14,7 +14,7 @@ OURS = ("t5x_style", "models", "input_pipelines", "gin_configs", "launch")
 
 @dataclass(frozen=True)
 class Module:
-    """What one source file defines at its top level.
+    """Top-level definitions of one source file.
 
     Attributes:
       definitions: functions and classes by name.
@@ -111,7 +111,7 @@ def imported_from(node: ast.ImportFrom, package: str) -> str:
 
 
 def resolve(name: str, inside: str) -> str | None:
-    """What a dotted name used in module `inside` stands for, as an absolute dotted path.
+    """Resolve a dotted name used in module `inside` to an absolute dotted path.
 
     Follows imports and `name = other`; None for what is neither imported nor defined there.
     """

@@ -1,4 +1,4 @@
-"""What a call leads to through `@` references."""
+"""Find the bindings that a call reaches through `@` references."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -37,7 +37,7 @@ def from_calls(config: Config, calls: Iterable[Call]) -> tuple[set[Key], set[Cal
 
 
 def through_macros(config: Config, value: Any, inside: tuple[str, ...] = ()) -> Iterator[Any]:
-    """Literals, references and macros in a value, and in what its macros stand for."""
+    """Literals, references and macros in a value, and in the values of its macros."""
     for leaf in leaves(value):
         yield leaf
         if isinstance(leaf, Macro) and leaf.name in config.macros and leaf.name not in inside:

@@ -301,7 +301,7 @@ ADDED: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class Wrapper:
-    """What is given now in place of an old parameter.
+    """Value that replaces an old parameter.
 
     Attributes:
       parameter: of the same function, to which the wrapper is given.

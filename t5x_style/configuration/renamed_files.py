@@ -1,4 +1,4 @@
-"""Where gin files were before: old paths in a `--gin_file`, an include or a recipe still work."""
+"""Former paths of gin files: old paths in a `--gin_file`, an include or a recipe still work."""
 
 from collections.abc import Mapping
 

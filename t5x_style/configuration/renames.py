@@ -4,7 +4,7 @@ After a rename, add the old name to `rename_tables` with the present one. Then
 
 - gin files and recipes that use the old name are understood, and a note says the present one;
 - finished versions stay valid: a fingerprint holds the name that a thing had first. Modules are in
-  it without their package (`module.name`), so a move to another package leaves it as it is.
+  it without their package (`module.name`), so a move to another package does not change it.
 
 After a parameter has become a wrapper of another one, add it to `WRAPPERS`: fingerprints hold what
 the wrapper gets under the first names, and gin files that bind the old name are refused with what
@@ -97,7 +97,7 @@ def wrappers(kind: str) -> dict[str, rename_tables.Wrapper]:
 
 
 def instead(target: str, name: str) -> str:
-    """What to write instead of binding a parameter that became a wrapper; "" for any other."""
+    """Replacement for binding a parameter that became a wrapper; "" for any other."""
     wrapper = wrappers(kind(target)).get(name)
     if wrapper is None:
         return ""

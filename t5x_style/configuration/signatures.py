@@ -55,7 +55,7 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Signature:
-    """What a call may pass.
+    """Parameters of a call.
 
     Attributes:
       parameters: by name, in order; none where the source was not found.
@@ -183,7 +183,7 @@ def define(target: str, depth: int = 8) -> Definition | None:
 def _inside(
     node: ast.FunctionDef | ast.ClassDef, names: list[str], module: str
 ) -> Definition | None:
-    """What names lead to inside a class."""
+    """Targets of names inside a class."""
     for name in names:
         found = [one for one in node.body if isinstance(one, Defining) and one.name == name]
         if not found:
@@ -229,7 +229,7 @@ def _of_class(node: ast.ClassDef, module: str) -> Signature:
 
 
 def _decides(node: ast.ClassDef, module: str) -> tuple[str, ...]:
-    """What the class itself lists in `DECIDES`; DeclarationError if that is no literal."""
+    """Value of the class's own `DECIDES`; DeclarationError if that is no literal."""
     for item in node.body:
         if isinstance(item, ast.AnnAssign | ast.Assign) and item.value is not None:
             target = item.target if isinstance(item, ast.AnnAssign) else item.targets[0]

@@ -1,4 +1,4 @@
-"""What a user may have meant by a name that is not known."""
+"""Suggest known names for an unknown one."""
 
 import difflib
 from collections.abc import Iterable

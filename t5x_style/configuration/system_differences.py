@@ -1,4 +1,4 @@
-"""What differs between two configurations below one reference, as bindings in a scope."""
+"""Write the differences between two configurations below one reference as bindings in a scope."""
 
 from collections.abc import Collection
 from typing import Any
@@ -17,10 +17,10 @@ def seen_by(config: Config, target: str, scope: str) -> dict[str, Binding]:
 
 
 class Differences:
-    """Follows references of `own` and writes down where it is not as `base`.
+    """Follows references of `own` and records where it differs from `base`.
 
     A binding that differs, or leads to one, is written with the scope added to its call's; macros
-    that are not the same in both are replaced by what they stand for. All else stays shared.
+    that are not the same in both are replaced by their values. All else stays shared.
 
     Attributes:
       bindings: by key, what is to be added to `base`.
@@ -76,7 +76,7 @@ class Differences:
         if own is None:
             return False
         if name not in self._differs:
-            self._differs[name] = False  # macros in a circle: `check_names` says so
+            self._differs[name] = False  # macros that form a cycle: `check_names` says so
             same = self._rewritten(own.value, scope) == own.value
             if base is None and same and name not in self._local:
                 base = self.macros[name] = own  # of a file of the system: a macro as any other

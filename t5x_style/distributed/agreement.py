@@ -74,7 +74,7 @@ def compare(peers: Peers, identity: Identity) -> None:
 
 
 def installation(env: Mapping[str, str]) -> Identity:
-    """What is installed on this host: hashes that a launcher gives, and versions of packages."""
+    """Installation of this host: hashes that a launcher gives, and versions of packages."""
     versions = {"python": platform.python_version()}
     for name in PACKAGES:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):  # libtpu may be absent
@@ -155,7 +155,7 @@ def _time_limit(peers: Peers) -> Iterator[None]:
 
 
 def _late(peers: Peers) -> str:
-    """Which hosts keep the others waiting, and where they are; "" if all have arrived."""
+    """Hosts that keep the others waiting, and their places; "" if all have arrived."""
     begun = peers.set_by("gather")
     absent = [number for number in range(peers.count) if number not in begun]
     starting = [number for number, what in sorted(begun.items()) if what == DEVICES]

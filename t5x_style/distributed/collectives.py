@@ -1,4 +1,4 @@
-"""What the devices that share a batch's rows tell each other; exact, and with gradients.
+"""Exchange between the devices that share a batch's rows; exact, and with gradients.
 
 A loss over the whole batch compares the rows of each device with those of all others. `gather` and
 `ring` bring them there: `gather` holds the rows of all devices at a time, `ring` those of one,
@@ -204,7 +204,7 @@ def _take_rows_backward(
 
 
 def _like(mask: jax.Array, other: jax.Array) -> jax.Array:
-    """[M] as [M, 1, ...], to be used beside `other` [M, ...]."""
+    """[M] as [M, 1, ...], to broadcast against `other` [M, ...]."""
     return mask.reshape(-1, *(1,) * (other.ndim - 1))
 
 

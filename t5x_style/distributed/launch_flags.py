@@ -1,4 +1,4 @@
-"""Several processes share one stage: how many, which one this is, and how long to wait for others.
+"""Flags of several processes that share one stage: number, index, and time limits.
 
 Flags, on every entry point, or JAX's own variables in their place; a flag wins:
 
@@ -37,7 +37,7 @@ AGAIN = 143  # exit code where nobody is wrong, and the same command may succeed
 
 
 class ProcessesError(ValueError):
-    """Processes that cannot start or go on together; the message says which, and why."""
+    """Processes that cannot start or continue together; the message says which, and why."""
 
 
 class AbsentError(ProcessesError):

@@ -1,4 +1,4 @@
-"""The number of this host among those of a TPU slice, or of several slices, as JAX finds it out.
+"""Number this host among those of a TPU slice, or of several slices, as JAX does.
 
 On a TPU VM JAX asks the metadata server, on GKE it reads the variables that GKE sets; with several
 slices `MEGASCALE_*` say which one this is. Hosts are numbered slice by slice, and by worker within
@@ -69,7 +69,7 @@ def cluster() -> Cluster | None:
 
 
 def place(number: int) -> str:
-    """Where a process should run: 'worker 1 of slice 0, 10.0.0.2'; "" without a TPU slice.
+    """Place of a process: 'worker 1 of slice 0, 10.0.0.2'; "" without a TPU slice.
 
     Addresses are known of the slice of this host alone.
     """

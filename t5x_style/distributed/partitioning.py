@@ -127,7 +127,7 @@ class Partitioner:
 
     @property
     def ways(self) -> int:
-        """How many parts the rows of a batch are divided into."""
+        """Number of parts that the rows of a batch are divided into."""
         return int(np.prod([self.mesh.shape[axis] for axis in BATCH_AXES]))
 
     @property
@@ -183,7 +183,7 @@ class Partitioner:
             )
 
     def local_rows(self, rows: int) -> np.ndarray:
-        """Which of `rows` global rows this process must supply: sorted int64 indices."""
+        """Rows of `rows` global rows that this process must supply: sorted int64 indices."""
         slices = self.batch_sharding.addressable_devices_indices_map((rows,)).values()
         return np.unique(np.concatenate([np.arange(rows)[index] for index in slices]))
 
@@ -216,7 +216,7 @@ class Partitioner:
         return jax.jit(make, out_shardings=shardings)(), shardings
 
     def abstract(self, make: Callable[[], Any]) -> tuple[Any, Any]:
-        """What `init` returns with shapes in place of arrays; runs nothing on the mesh."""
+        """Result of `init` with shapes in place of arrays; runs nothing on the mesh."""
         shapes = jax.eval_shape(make)
         shardings = self.shardings(shapes)
 

@@ -46,7 +46,7 @@ def let_finish(thread: threading.Thread) -> None:
 
 
 class Peers:
-    """What this process hears of the others, and reports to them.
+    """Messages between this process and the others.
 
     Attributes:
       number, count: of this process, and of all.
@@ -156,7 +156,7 @@ class Peers:
         return str(self.get("verdict"))
 
     def wait_for_the_end(self) -> str:
-        """What process 0 says of the stage when it has ended. Signals are handled meanwhile."""
+        """Wait for process 0's message at the end of the stage. Signals are handled meanwhile."""
         return str(self.get("over"))
 
     def ask_to_stop(self) -> None:
@@ -164,7 +164,7 @@ class Peers:
         self.put(f"stop/{self.number}", "")
 
     def close(self, outcome: str = "") -> None:
-        """The good end: process 0 has written everything; now all may go, in any order.
+        """Shut down normally: process 0 has written everything; all may exit, in any order.
 
         Args:
           outcome: from process 0, for the others.
@@ -246,7 +246,7 @@ class Peers:
         try:
             self.put(key, value)
         except jax.errors.JaxRuntimeError as error:
-            print(f"the other processes could not be told: {error}", file=sys.stderr)
+            print(f"the other processes could not be notified: {error}", file=sys.stderr)
 
 
 def agree_on_steps() -> None:

@@ -1,4 +1,4 @@
-"""How far a long loop is: a bar in a terminal, a line a minute in a log."""
+"""Progress of a long loop: a bar in a terminal, a line a minute in a log."""
 
 import sys
 from collections.abc import Callable
@@ -36,7 +36,7 @@ def progress(total: int, description: str, unit: str) -> "tqdm.tqdm[Any]":
 
     Args:
         total: how often there is something to count.
-        description: what it stands before.
+        description: text before the bar or the counts.
         unit: what is counted, in the plural.
     """
     options: dict[str, Any] = {"total": total, "desc": description, "unit": unit}

@@ -1,9 +1,9 @@
-"""Processes meet before JAX joins them: who did not come is known by number, in bounded time.
+"""Let processes meet before JAX joins them: names those that are absent, in bounded time.
 
 `jax.distributed.initialize` waits too, but when time is up it aborts the process from C++, with a
 stack trace and no word on whom it waited for. Process 0 listens at the meeting port; the others
 say their number and the name of their host there, and hear `go` or why not. Where no meeting port
-is set, it is that of the coordinator, which JAX's service then takes over. With automatic addresses
+is set, it is that of the coordinator, which JAX's service uses afterwards. With automatic addresses
 it is another port than JAX's, since that is the same one in every job of these hosts.
 """
 
@@ -136,7 +136,7 @@ def _visit(processes: Processes, address: tuple[str, int]) -> None:
 
 
 def _line(connection: socket.socket, seconds: float) -> str:
-    """What the other end says up to the end of its line; "" if it hangs up."""
+    """Read a line from the other end; "" if it hangs up."""
     connection.settimeout(seconds)
     with connection.makefile("r", encoding="utf-8", errors="replace") as file:
         return file.readline(1000).strip()

@@ -1,6 +1,6 @@
 """Fingerprints of what each device holds, to find replicas that should be equal and are not.
 
-Each device sums the bits of its own shard of every array, weighted by place: no device waits for
+Each device sums the bits of its own shard of every array, weighted by position: no device waits for
 another, and nothing is copied. A changed bit always changes the sum, as does a swap of two values;
 several changes may cancel, with a chance of about 1 in 2^32. Arrays of which every device has
 another part have no replicas, and cannot be compared.

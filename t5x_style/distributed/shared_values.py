@@ -1,7 +1,7 @@
 """Values that process 0 of a training sets for the others, without a disk that all see.
 
 They go through the key-value store of JAX's coordination service, which needs no devices: any
-thread may read them while the main thread computes. See `peer_watch`, which has keys of its own.
+thread may read them while the main thread computes. See `peer_watch`, which uses other keys.
 """
 
 from typing import Any

@@ -100,10 +100,10 @@ def tolerate_absent_tpu() -> None:
 
 
 def describe_absent_tpu() -> None:
-    """Tells libtpu what it cannot find out without a TPU; to be called before it is loaded.
+    """Pass to libtpu what it cannot detect without a TPU; call it before libtpu is loaded.
 
     It would ask Google Cloud's metadata server which machine this is, and complain of the silence:
-    in preflight, and wherever JAX looks for a TPU that is not there. What it is told describes no
+    in preflight, and wherever JAX looks for a TPU that is not there. These values describe no
     slice; preflight names its own to the compiler.
     """
     os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")

@@ -37,7 +37,7 @@ class Answering:
       retriever: name of the system of the suite that retrieves.
       reader: reads.
       read: how many of its blocks.
-      relevance_weight: what their relevance counts for beside the reader's scores: 1 for the
+      relevance_weight: weight of their relevance relative to the reader's scores: 1 for the
         retriever that the reader was trained with, 0 for one whose scores it never saw.
     """
 
@@ -55,7 +55,7 @@ class Answering:
             )
 
     def facts(self) -> dict[str, Any]:
-        """What a reader of its numbers should know."""
+        """Facts that explain its numbers."""
         return {"of": self.retriever, "read": self.read, "relevance_weight": self.relevance_weight}
 
     def predictions(self, suite: QuestionSuite, run: Run) -> Iterator[tuple[str, str]]:

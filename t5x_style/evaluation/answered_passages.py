@@ -1,4 +1,4 @@
-"""Stage: retrievers by whether a passage that they find holds an answer, as metrics and a table."""
+"""Stage: evaluate retrievers by whether a retrieved passage holds an answer."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -94,7 +94,7 @@ def check(
     compared: Sequence[tuple[str, str]],
     published: Mapping[str, Mapping[str, float]] | None = None,
 ) -> None:
-    """What can be known to be wrong before `evaluate_answered` runs; ValueError, see there."""
+    """Check arguments before `evaluate_answered` runs; ValueError, see there."""
     if samples < 1:
         raise ValueError(f"evaluate_answered.samples: expected at least 1, found {samples}")
     if not depths or min(depths) < 1:

@@ -1,4 +1,4 @@
-"""Systems next to each other: differences, intervals and tests, as files and as tables."""
+"""Compare systems: differences, intervals and tests, as files and as tables."""
 
 import itertools
 import json
@@ -31,7 +31,7 @@ def require_published(
     names: Collection[str],
     metrics: Collection[str],
 ) -> None:
-    """What `published` of an evaluation may be.
+    """Check the `published` argument of an evaluation.
 
     Args:
       published: system -> metric -> a figure that was published, to be printed next to ours.
@@ -224,6 +224,6 @@ def differences(report: dict[str, Any]) -> Table:
 
 
 def units(report: Mapping[str, Any]) -> str:
-    """What the intervals of a metrics.json are over: 'queries', or '41 groups of queries'."""
+    """Unit of the intervals of a metrics.json: 'queries', or '41 groups of queries'."""
     count = report.get("groups", report["n"])  # absent in files of version 1
     return "queries" if count == report["n"] else f"{count} groups of queries"

@@ -1,4 +1,4 @@
-"""Figures that say whether vectors of different texts differ, and whether a loss can tell them.
+"""Metrics of whether vectors of different texts differ, and a loss can distinguish them.
 
 All are of a sample of at most `MOST_TEXTS` different texts, computed in float64 on the host. Scores
 are compared as the contract says; the other figures are of directions (vectors at unit length).

@@ -1,4 +1,4 @@
-"""What the vectors of a sample of texts say of a model: figures, problems, causes, remedies.
+"""Report on a model's vectors of sample texts: figures, problems, causes, remedies.
 
 Letters: D vector size, N different texts, Q different queries.
 """
@@ -33,7 +33,7 @@ class Vectors(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """What was found at one step.
+    """Findings at one step.
 
     Attributes:
       figures: by name; docs/contrastive.md says what they mean.
@@ -107,7 +107,7 @@ def _figures(sides: Mapping[str, Vectors], contract: Contract) -> dict[str, floa
 
 
 def _distinct(texts: list[bytes]) -> np.ndarray:
-    """Where each text occurs first, at most `MOST_TEXTS` of them: [N] int64."""
+    """First row of each distinct text, at most `MOST_TEXTS` of them: [N] int64."""
     first: dict[bytes, int] = {}
     for row, text in enumerate(texts):
         first.setdefault(text, row)

@@ -26,7 +26,7 @@ _NEEDED = ("tokens", "segment_ids", "segment_valid", "example_id")
 
 
 class _Plan(NamedTuple):
-    """Which rows of a batch are embedded.
+    """Choice of the rows of a batch to embed.
 
     Attributes:
       rows: [pieces, R] int64, of the smallest group.
@@ -153,7 +153,7 @@ def by_side(functions: Mapping[str, ModelFunction]) -> dict[str, ModelFunction]:
 
 
 def match_groups(functions: Mapping[str, ModelFunction], specs: Spec) -> dict[str, str]:
-    """Which group of a batch is embedded as which side.
+    """Match each side with the group of a batch that it embeds.
 
     A group `query` or `passage` is the side of that name. Where there is neither, a single group
     of texts is embedded as passages, and of several the first is the query, the next the passage

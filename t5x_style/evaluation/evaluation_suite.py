@@ -120,7 +120,7 @@ class System(Protocol):
         ...
 
     def facts(self) -> dict[str, Any]:
-        """What a reader of its numbers should know; written beside them."""
+        """Facts that explain its numbers; written next to them."""
         ...
 
 

@@ -14,7 +14,7 @@ from t5x_style.retrieval import answer_reader, encoding
 
 
 class Windows(Batched, AnswerKey, Protocol):
-    """Questions with their passages in windows, and what is right.
+    """Questions with their passages in windows, and the right answers.
 
     Attributes:
       question_of: int [windows], the place of each window's question among `questions()`.
@@ -23,7 +23,7 @@ class Windows(Batched, AnswerKey, Protocol):
     question_of: np.ndarray
 
     def text(self, number: int, start: int, end: int) -> str:
-        """What the tokens start to end of window `number` stand for; '' for none."""
+        """The text of tokens start to end of window `number`; '' for none."""
         ...
 
 
@@ -38,7 +38,7 @@ class ExtractiveEvaluator:
 
     def __init__(self, name: str, windows: Windows, partitioner: Partitioner | None = None):
         """Args:
-        name: stands before the metrics' names.
+        name: prefix of the metrics' names.
         windows: what is answered.
         partitioner: of the training, to spread batches over its mesh.
         """

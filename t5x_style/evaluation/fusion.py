@@ -1,4 +1,4 @@
-"""One ranked list out of two: reciprocal ranks, or scores on a common scale."""
+"""Fuse two ranked lists: by reciprocal ranks, or by scores on a common scale."""
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -71,7 +71,7 @@ def shrink(weight: float, queries: int, prior: float = PRIOR, strength: float = 
 
 @dataclasses.dataclass(frozen=True)
 class _Pair:
-    """What two systems say of the passages that either listed for a query.
+    """Scores by two systems of the passages that either listed for a query.
 
     Attributes:
       names: ids, sorted, [n].

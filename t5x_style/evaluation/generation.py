@@ -1,4 +1,4 @@
-"""How well texts were written: BLEU and chrF by sacrebleu, ROUGE-L by rouge-score.
+"""Metrics of generated texts: BLEU and chrF by sacrebleu, ROUGE-L by rouge-score.
 
     BLEU      of all texts of a pair of languages together, a document being one segment
     chrF      alike
@@ -42,7 +42,7 @@ class GenerationError(ValueError):
 
 @dataclasses.dataclass(frozen=True)
 class Text:
-    """What was written.
+    """A generated text.
 
     Attributes:
       id, name: of the document that was read, "LANGUAGE/SHARD/NAME" and "SHARD/NAME".
@@ -117,7 +117,7 @@ def read_texts(path: str) -> dict[tuple[str, str], str]:
     """(name, language) -> text of documents or summaries, title first where there is one.
 
     A line has a "text" and an "id", "LANGUAGE/SHARD/NAME" as `documents.gather` writes it, or a
-    "name", "SHARD/NAME". "language" is needed beside a name; beside an id it says that the text is
+    "name", "SHARD/NAME". "language" is needed with a name; with an id it says that the text is
     in another language than the document of that id.
 
     Raises:
@@ -209,13 +209,13 @@ def compare(
     sources: Mapping[tuple[str, str], str],
     baseline: str,
 ) -> dict[str, Any]:
-    """What each system wrote, and a baseline, beside the references.
+    """Metrics of each system's texts and of a baseline, against the references.
 
     Args:
       written: system -> texts; the same requests of each.
       references: (name, language) -> text.
       sources: the documents that were read, alike.
-      baseline: 'copy', the document as it is; 'lead', see `lead`.
+      baseline: 'copy', the document unchanged; 'lead', see `lead`.
 
     Returns:
       {"pairs": {"de_en": {"texts", "tokenisation", "signatures", "systems": {name: METRICS}}},
@@ -226,8 +226,8 @@ def compare(
     """
     if baseline not in BASELINES or baseline in written or not written:
         raise GenerationError(
-            f"baseline: expected one of {BASELINES}, beside systems of other names, found "
-            f"{baseline!r} beside {list(written)}"
+            f"baseline: expected one of {BASELINES}, and systems of other names, found "
+            f"{baseline!r} with systems {list(written)}"
         )
     asked = _requests(written)
     pairs: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""What is evaluated: a model whose kinds of representations are searched as one.
+"""A system to evaluate: a model whose kinds of representations are searched as one.
 
 See `retrieval.hybrid`. Weights are never chosen on the queries of a test.
 """

@@ -1,4 +1,4 @@
-"""What an evaluation chose for a hybrid: kept in a contract, for those who search or export it."""
+"""Weights that an evaluation chose for a hybrid: kept in a contract, for search and export."""
 
 import dataclasses
 import json
@@ -56,7 +56,7 @@ def chosen(metrics: str, system: str) -> Combination:
 
 
 def _facts(metrics: str, system: str) -> dict[str, Any]:
-    """What metrics.json has of a system of kind `hybrid`."""
+    """Entry of metrics.json for a system of kind `hybrid`."""
     facts = json.loads(Path(metrics).read_text(encoding="utf-8"))["facts"]
     hybrids = [name for name, one in facts.items() if "candidates_by" in one]
     if system not in hybrids:

@@ -1,7 +1,7 @@
-"""An objective's own loss and metrics in the middle of training, on the same batches each time.
+"""An objective's own loss and metrics during training, on the same batches each time.
 
-What a training logs is of the batch of the moment, hidden as its objective hides; this is of fixed
-batches, hidden alike each time, without dropout, so that moments and runs can be compared.
+A training logs the loss of the current batch, with random masks; this is the loss of fixed
+batches with the same masks each time, without dropout, so that moments and runs can be compared.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -29,10 +29,10 @@ class ObjectiveEvaluator:
         seed: int = 0,
     ):
         """Args:
-        name: stands before the metrics' names.
+        name: prefix of the metrics' names.
         pipeline: gives the batches 0 to `batches` - 1, of the shapes that the objective asks for.
         batches: over which metrics are averaged; None: all of a pipeline that has an end.
-        metrics: which of the objective's are told; 'loss' is one.
+        metrics: which of the objective's are reported; 'loss' is one.
         partitioner: of the training.
         seed: of what is hidden.
 

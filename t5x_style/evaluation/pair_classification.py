@@ -1,4 +1,4 @@
-"""How many pairs of texts a classifier tells the class of: accuracy and F1, by language too."""
+"""Accuracy and F1 of a classifier of pairs of texts, by language too."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ from t5x_style.retrieval import encoding
 
 
 class LabelledPairs(Batched, Protocol):
-    """Pairs whose classes are known.
+    """Pairs with known classes.
 
     Attributes:
       classes: names of the classes.
@@ -31,7 +31,7 @@ class LabelledPairs(Batched, Protocol):
 
 
 class PairClassificationEvaluator:
-    """Tells the class of every pair, the one with the largest logit.
+    """Predict the class of every pair: the one with the largest logit.
 
     Attributes:
       metrics: names of what is measured: `accuracy`; `F1_CLASS` of each class of which there are
@@ -41,8 +41,8 @@ class PairClassificationEvaluator:
 
     def __init__(self, name: str, pairs: LabelledPairs, partitioner: Partitioner | None = None):
         """Args:
-        name: stands before the metrics' names.
-        pairs: what is measured on. A class of which it has none is told, and has no F1.
+        name: prefix of the metrics' names.
+        pairs: what is measured on. A class without a pair is reported, and has no F1.
         partitioner: of the training, to spread batches over its mesh.
         """
         self.name = name
@@ -105,7 +105,7 @@ def _f1(labels: np.ndarray, predicted: np.ndarray) -> dict[int, float]:
 
 
 def _languages(ids: Sequence[str]) -> dict[str, np.ndarray]:
-    """Language -> places of its pairs, where ids tell several."""
+    """Language -> row numbers of its pairs, if ids name several languages."""
     parts = [name.partition("/") for name in ids]
     languages = np.array([language if slash else "" for language, slash, _ in parts])
     names = sorted(set(languages.tolist()))

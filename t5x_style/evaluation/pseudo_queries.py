@@ -48,7 +48,7 @@ class Made:
 
 @dataclasses.dataclass(frozen=True)
 class PseudoQueries:
-    """How many to make, and of what; a pure function of the passages and the seed.
+    """Settings of pseudo-queries; a pure function of the passages and the seed.
 
     Attributes:
       count: at most this many, half of them titles where titles name their passages.
@@ -141,7 +141,7 @@ class PseudoBench(EvaluationSuite):
 
 
 class ChangedPassages(NamedTuple):
-    """Passages of an index that have another text now.
+    """Passages of an index whose text has changed.
 
     Attributes:
       rows: [C] int32, of the index.

@@ -1,4 +1,4 @@
-"""Which queries belong together, for intervals and tests over groups of queries.
+"""Group queries, for intervals and tests over groups of queries.
 
 A rule names the group of a query by its most relevant passage: the passage itself, the file that it
 comes from, or its title. Bind one to `evaluate.evaluate.group_of`.

@@ -37,7 +37,7 @@ class RunError(ValueError):
 
 @dataclasses.dataclass(frozen=True)
 class Scores:
-    """What a system scored on each query, and over all.
+    """Scores of a system on each query, and over all.
 
     Attributes:
       queries: their ids, sorted.
@@ -77,7 +77,7 @@ class Scores:
 
 
 def measure(name: str) -> tuple[Any, int]:
-    """The measure that a name like 'Recall@50' stands for, and how many hits it looks at.
+    """The measure of a name like 'Recall@50', and how many hits it looks at.
 
     'Recall(rel=2)@50' counts judgements of 2 and more as relevant, as MRR and recall on TREC DL's
     passages do; otherwise those of 1 and more. nDCG counts the grades themselves.
@@ -149,7 +149,7 @@ def score_run(run: Run, qrels: Qrels, metrics: Sequence[str] = METRICS) -> Score
             "the run belongs to another split or corpus"
         )
     judged = [ir_measures.Qrel(q, p, r) for q, grades in qrels.items() for p, r in grades.items()]
-    # Ranks stand in for scores: trec_eval would break ties of scores by id, we broke them already.
+    # Ranks are passed as scores: trec_eval would break ties of scores by id, we broke them already.
     ranked = [
         ir_measures.ScoredDoc(query, passage, float(-rank))
         for query, hits in run.items()
@@ -186,7 +186,7 @@ def write_run(path: str | Path, run: Run, tag: str) -> None:
     """Writes a TREC run file: 'query Q0 passage rank score tag', ranks from 1.
 
     trec_eval orders by score and not by rank, so equal scores would be reordered by id. A score
-    that does not fall is written as the next smaller float32, which every reader tells apart.
+    that does not fall is written as the next smaller float32, which every reader can distinguish.
     """
     for name in [*run, *(passage for hits in run.values() for passage, _ in hits), tag]:
         if not name or any(c.isspace() for c in name):

@@ -1,4 +1,4 @@
-"""A re-ranker's metrics in the middle of training, on candidates of development queries."""
+"""Metrics of a re-ranker during training, on candidates of development queries."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ METRICS = ("MRR@10", "nDCG@10")
 
 
 class RerankingEvaluator:
-    """Orders each query's positives and mined negatives by the scores of the moment.
+    """Ranks each query's positives and mined negatives by the current scores.
 
     The positives are always among the candidates: numbers are higher than those of a whole search,
     and good for comparing moments of one run. `*_as_mined` are those of the order that the search
@@ -32,7 +32,7 @@ class RerankingEvaluator:
         partitioner: Partitioner | None = None,
     ):
         """Args:
-        name: stands before the metrics' names.
+        name: prefix of the metrics' names.
         texts: the stores of queries and passages.
         negatives: a file of negatives that was mined for development queries.
         depth: how many negatives of a query are candidates, from the top.
@@ -69,13 +69,13 @@ class RerankingEvaluator:
         return self._measure(scores.tolist()) | self._as_mined
 
     def _mined(self, negatives: str) -> dict[str, float]:
-        """`*_as_mined`; empty if some lines do not tell."""
+        """`*_as_mined`; empty if some lines lack the scores."""
         searched = self._texts.searched(negatives)
         lacking = sum(line.query_id not in searched for line in self._lines)
         if lacking:
             print(
                 f"{self.name}: {lacking} of {len(self._lines)} lines of {negatives} lack the "
-                "search's scores: how good its own order is, is not told",
+                "search's scores: the metrics of its own order are not reported",
                 file=sys.stderr,
             )
             return {}
@@ -88,6 +88,6 @@ class RerankingEvaluator:
         run: ranking.Run = {}
         for line in self._lines:
             hits = [(name, next(given)) for name in line.passages]
-            # A tie counts against the positives, which stand first in a line.
+            # A tie counts against the positives, which come first in a line.
             run[line.query_id] = sorted(reversed(hits), key=lambda hit: -hit[1])
         return ranking.score_run(run, self._qrels, METRICS).means()

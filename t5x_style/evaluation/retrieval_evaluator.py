@@ -1,4 +1,4 @@
-"""Retrieval metrics in the middle of training, on development queries and a sampled corpus."""
+"""Retrieval metrics during training, on development queries and a sampled corpus."""
 
 import functools
 from collections.abc import Mapping, Sequence
@@ -24,7 +24,7 @@ from t5x_style.retrieval.max_passage import Documents
 
 
 class RetrievalEvaluator:
-    """Embeds queries and passages with the parameters of the moment, and searches exactly.
+    """Embeds queries and passages with the current parameters, and searches exactly.
 
     The corpus should be a sample that contains every relevant passage: numbers are then higher than
     on the whole corpus, and good for comparing moments of one run, not runs on other corpora.
@@ -44,7 +44,7 @@ class RetrievalEvaluator:
         kind: str = "dense",
     ):
         """Args:
-        name: stands before the metrics' names.
+        name: prefix of the metrics' names.
         queries: holds at least the split's queries; others are left out.
         passages: the sampled corpus.
         corpus: folder in BEIR's layout, for its judgements.
@@ -80,7 +80,7 @@ class RetrievalEvaluator:
     def check_arguments(
         metrics: Sequence[str], depth: int, corpus: str, split: str, kind: str = "dense"
     ) -> None:
-        """What can be known to be wrong before texts are read; reads names of files only.
+        """Check arguments before texts are read; reads names of files only.
 
         Raises:
           MetricError: a metric that looks further than `depth`.
@@ -130,7 +130,7 @@ class RetrievalEvaluator:
     def _represented(
         self, functions: Mapping[str, ModelFunction], side: str, step: int
     ) -> Representation:
-        """What the texts of a side become now."""
+        """Current representations of a side's texts."""
         source = self._queries if side == QUERY else self._passages
         embed = embedding_function(functions, side, (self._kind,))
         (found,) = encoding.represent_parts(

@@ -1,4 +1,4 @@
-"""What is evaluated: BM25, a model with an index, re-rankers of their hits, fusions of two."""
+"""Systems to evaluate: BM25, a model with an index, re-rankers of their hits, fusions of two."""
 
 import functools
 import sys
@@ -168,7 +168,7 @@ class Scorer(Protocol):
 
     @property
     def contract(self) -> Contract:
-        """How the model reads texts."""
+        """Contract of the model."""
         ...
 
     def score_parts(
@@ -182,7 +182,7 @@ class Scorer(Protocol):
 
 
 class Reranker:
-    """Another system's best hits in the order of a re-ranker's scores; the others stay behind."""
+    """Another system's best hits in the order of a re-ranker's scores; the other hits follow."""
 
     def __init__(self, name: str, model: Scorer, texts: JointTexts, base: str, reranked: int):
         """Args:

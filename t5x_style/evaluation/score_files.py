@@ -1,4 +1,4 @@
-"""scores.json: what one model scored on each query of some collections, to be compared later.
+"""scores.json: a model's scores on each query of some collections, for later comparison.
 
 By the name of what was measured: {"passages": n, "queries": [id, ...], "groups": [a number for each
 query, the same where they ask for one passage] or null, "metrics": {metric: [a number for each
@@ -21,7 +21,7 @@ Record = Mapping[str, Any]
 
 
 def record(passages: Passages, qrels: Qrels, scores: ranking.Scores) -> Record:
-    """What the file says of the scores of judged queries."""
+    """Content of the file: scores of judged queries."""
     groups = query_groups.numbers(
         query_groups.ByPassage(), scores.queries, qrels, passages
     ).tolist()

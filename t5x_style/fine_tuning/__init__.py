@@ -1,1 +1,1 @@
-"""What fine-tuning a published encoder adds to a training: a verdict, and how much to keep."""
+"""Additions to a training for fine-tuning a published encoder: a verdict, and weight mixing."""

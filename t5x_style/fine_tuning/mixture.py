@@ -1,4 +1,4 @@
-"""Weights of a tuned model and of the one that it started from, mixed; and how much of which.
+"""Mix the weights of a tuned model and of its initial model, with a chosen share.
 
     weights = (1 - share) * original + share * tuned
 
@@ -62,7 +62,7 @@ class Mixture:
 
 @dataclass(frozen=True)
 class Choice:
-    """How a share is chosen.
+    """Settings for choosing a share.
 
     Attributes:
       shares: that are tried.

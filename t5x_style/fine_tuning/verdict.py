@@ -1,4 +1,4 @@
-"""Stage: is the fine-tuned encoder better than the one that it started from?
+"""Stage: test whether a fine-tuned encoder is better than its initial model.
 
 It follows from the paired difference of one metric on held-out queries (bootstrap, see
 `evaluation.significance`):
@@ -132,7 +132,7 @@ def record(
     enough: Sequence[str] = ("dev", "test"),
     path: str = "the evaluation",
 ) -> dict[str, Any]:
-    """What verdict.json says of the test queries.
+    """Entry of verdict.json for the test queries.
 
     Args:
       results, per_query, data: content of the files that `verdict` reads.
@@ -173,7 +173,7 @@ def write(folder: Path, found: Report, data: Report) -> None:
 
 
 def check(metric: str) -> None:
-    """What can be known to be wrong before `verdict` runs; MetricError for an unknown metric."""
+    """Check arguments before `verdict` runs; MetricError for an unknown metric."""
     ranking.measure(metric)
 
 

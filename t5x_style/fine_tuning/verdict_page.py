@@ -1,4 +1,4 @@
-"""What verdict.json says, in Markdown: the first lines of a fine-tuning's page."""
+"""Write verdict.json as Markdown: the first lines of a fine-tuning's page."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -53,7 +53,7 @@ def _meaning(verdict: Report) -> str:
 
 
 def _warning(verdict: Report) -> str:
-    """Where the interval of too few queries lies below 0."""
+    """Warning if the interval of too few queries is below 0."""
     below = verdict["verdict"] == "no verdict" and verdict["high"] < 0
     return " **It lies below 0: do not use the tuned model without more queries.**" if below else ""
 
@@ -115,7 +115,7 @@ def _long(verdict: Report) -> list[str]:
 
 
 def _measured(verdict: Report, key: str, head: str) -> list[str]:
-    """What the tuning changed: on other collections, or of shorter vectors."""
+    """Changes by the tuning: on other collections, or of shorter vectors."""
     metric, rows = verdict["metric"], []
     for name, found in verdict.get(key, {}).items():
         values = [f"{found['systems'][one][metric]['value']:.4f}" for one in _pair(verdict)]
@@ -156,7 +156,7 @@ def _suspects(verdict: Report) -> list[str]:
 
 
 def _short(text: str) -> str:
-    """The first characters of a text, as Markdown that shows them as they are."""
+    """The first characters of a text, escaped for Markdown."""
     words = " ".join(text.split())
     cut = words if len(words) <= LETTERS else words[: LETTERS - 1] + "…"
     return re.sub(r"([\\`*_\[\]<>|#])", r"\\\1", cut)

@@ -1,1 +1,1 @@
-"""Where the wall time of a run went; imports no JAX."""
+"""Accounts of a run's wall time; imports no JAX."""

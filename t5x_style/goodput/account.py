@@ -1,4 +1,4 @@
-"""The time of one attempt, every second of it in exactly one part.
+"""Account of one attempt's time, with every second in exactly one part.
 
 The account belongs to the thread that made it, the one that runs the loop. What other threads do
 runs next to the loop and takes none of its time.

@@ -57,7 +57,7 @@ class Attempt:
 
 @dataclasses.dataclass(frozen=True)
 class Spent:
-    """Where the time of a training went.
+    """Seconds of a training by part.
 
     Attributes:
       seconds: part of `PARTS` -> seconds.

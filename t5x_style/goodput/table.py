@@ -52,7 +52,7 @@ def line(spent: Spent) -> str:
 
 
 def restarts(spent: Spent) -> str:
-    """What restarts cost, in words."""
+    """Cost of restarts, in words."""
     back = spent.seconds.get(LOST, 0.0) - spent.away
     times = "1 restart" if spent.restarts == 1 else f"{spent.restarts} restarts"
     return (
@@ -63,7 +63,7 @@ def restarts(spent: Spent) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class StageTime:
-    """What a stage took in one command.
+    """Time of a stage in one command.
 
     Attributes:
       now: seconds of its process; 0 where its result was there already.

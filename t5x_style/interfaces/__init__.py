@@ -1,1 +1,1 @@
-"""What the engine asks of models, texts, sources of batches, metrics, readers and indexes."""
+"""Interfaces of the engine: models, texts, sources of batches, metrics, readers and indexes."""

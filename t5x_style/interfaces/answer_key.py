@@ -1,11 +1,11 @@
-"""Which answers of questions are right."""
+"""Interface of the right answers of questions."""
 
 from collections.abc import Mapping
 from typing import Protocol
 
 
 class AnswerKey(Protocol):
-    """Questions, and what is right."""
+    """Questions, and their right answers."""
 
     def questions(self) -> Mapping[str, str]:
         """Id -> text."""
@@ -20,7 +20,7 @@ class AnswerKey(Protocol):
         ...
 
     def f1(self, question: str, prediction: str) -> float:
-        """How many words it shares with the answer that is most alike, 0 to 1."""
+        """F1 of shared words with the most similar answer, 0 to 1."""
         ...
 
     def stands_in(self, question: str, text: str) -> bool:

@@ -1,10 +1,10 @@
-"""Where the batches of a training come from, and what a source that depends on the model sees.
+"""Interfaces of a training's batches, and of the model as a model-dependent source sees it.
 
 A plain source (`BatchSource`) gives batches that are a pure function of its settings and the step.
 It needs no base class and imports nothing of ours. A source whose batches depend on the model
 derives from `ModelDependentSource`, and mostly wraps a plain one; `bind` makes it a plain source of
 one training. `as_model_dependent` holds the rule that joins both, so that the engine has one case:
-a source that does not derive from `ModelDependentSource` is bound to any training as it is.
+a source that does not derive from `ModelDependentSource` is bound to any training unchanged.
 """
 
 import abc
@@ -191,7 +191,7 @@ class ModelDependentSource(abc.ABC):
 
     @property
     def texts(self) -> Batched | None:
-        """What the batches are made of, where `clean` is None."""
+        """Texts of the batches, where `clean` is None."""
         return None
 
     def resume_files(self, folder: Path, step: int) -> list[Path]:

@@ -1,6 +1,6 @@
-"""What must agree between the model that was trained and every program that uses its vectors.
+"""Settings on which a trained model and every program that uses its vectors must agree.
 
-A contract is saved beside the weights. Encoding, indexing, searching, exporting and serving compare
+A contract is saved with the weights. Encoding, indexing, searching, exporting and serving compare
 it with what they are about to use, so that 'the loss is fine and the evaluation is garbage'
 (another tokenizer, another pooling, a forgotten prefix) is an error instead of a bad table.
 """
@@ -14,7 +14,7 @@ from typing import Any
 
 FILE_NAME = "contract.json"
 MCLS = "mcls"  # pooling: the mean of the [CLS] of a text that has several
-# How titles stand in passages; stores say the same (`input_pipelines.store.layouts`).
+# How titles are put into passages; stores say the same (`input_pipelines.store.layouts`).
 TEXT = "text"
 TITLE_AND_BODY = "title_and_body"
 
@@ -46,7 +46,7 @@ class Vocabulary:
 
     @classmethod
     def load(cls, tokenizer_folder: str) -> "Vocabulary":
-        """Reads `vocabulary.json`, which lies beside `tokenizer.json`."""
+        """Reads `vocabulary.json`, next to `tokenizer.json`."""
         path = Path(tokenizer_folder) / "vocabulary.json"
         if not path.is_file():
             raise FileNotFoundError(
@@ -62,7 +62,7 @@ class Vocabulary:
 
 @dataclasses.dataclass(frozen=True)
 class Combination:
-    """How the scores of several kinds of representations become one score.
+    """Rule that combines the scores of several kinds of representations into one score.
 
     Attributes:
       kinds: of representations that take part.
@@ -91,7 +91,7 @@ class Combination:
 
 @dataclasses.dataclass(frozen=True)
 class Contract:
-    """How text becomes a vector.
+    """Rule that turns text into a vector.
 
     Attributes:
       pooling: 'cls', 'mean', 'pooler', 'weighted_mean' or 'mcls'; 'splade' of weights of words,
@@ -254,7 +254,7 @@ class Contract:
 
 
 def _combination(fields: Any, path: Path) -> Combination | None:
-    """As in a file.
+    """Combination read from a file.
 
     Raises:
       ContractError: it has other fields, or weights that do not fit.

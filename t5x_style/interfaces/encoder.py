@@ -1,4 +1,4 @@
-"""What an encoder is to those who use one: `ENCODER` in gin chooses the network, nobody names it.
+"""Interfaces of encoders: `ENCODER` in gin chooses the network, and no code names it.
 
 Every encoder turns texts into vectors (`Encoder`). One that has a state for each token and layers
 to look into (`TokenEncoder`) can also be pre-trained, read by heads, and lend its layers to
@@ -92,7 +92,7 @@ class Layer(Protocol):
         ...
 
     def segment_mask(self, segment_ids: jax.Array, key: jax.Array | None) -> Any:
-        """What tokens see within their segments [B, L] (0 = padding), for `view`.
+        """Mask of tokens within their segments [B, L] (0 = padding), for `view`.
 
         Args:
           segment_ids: [B, L] int32.
@@ -101,7 +101,7 @@ class Layer(Protocol):
         ...
 
     def view(self, visible: Any, positions: jax.Array) -> Any:
-        """What the layer is called with.
+        """Arguments with which the layer is called.
 
         Args:
           visible: from `segment_mask`, or bool [B, L, L], or another form that attention knows.
@@ -115,7 +115,7 @@ class TokenEncoder(Encoder, Protocol):
 
     @property
     def config(self) -> "TokenEncoderConfig":
-        """What it was built from."""
+        """Configuration from which it was built."""
         ...
 
     @property
@@ -281,7 +281,7 @@ class TokenEncoderConfig(EncoderConfig, Protocol):
 
     @property
     def remat(self) -> str:
-        """What is recomputed in the backward pass."""
+        """Policy of recomputation in the backward pass."""
         ...
 
     @property

@@ -1,4 +1,4 @@
-"""What every index answers, how one is built, written and read, and the checks they share.
+"""Interface of indexes: search, build, write, read, and the checks that they share.
 
 An index answers `search(queries, k) -> (scores, rows)` over one kind of representation, row by row
 of the passages it was built from; `ids[row]` is the passage. `retrieval.similarity` defines
@@ -95,7 +95,7 @@ class SavableIndex(Index, Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class IndexRecord:
-    """What an index says of itself; kept next to its files.
+    """Record of an index; kept next to its files.
 
     Attributes:
       ids: N distinct passage ids, by row.
@@ -144,7 +144,7 @@ class IndexType(abc.ABC):
         """
 
     def stored_passages(self, folder: Path) -> Representation | None:
-        """What was indexed, None where a folder does not hold it.
+        """Indexed passages; None where a folder does not hold them.
 
         What is searched exactly on a machine that does not run the index.
         """
@@ -236,7 +236,7 @@ def check_entry_queries(kind: str, queries: Entries, passages: Entries, k: int) 
 
 
 def _negative_token(kind: str, texts: Representation) -> str:
-    """What is wrong with the token ids of sparse texts in memory, '' if nothing is."""
+    """Error in the token ids of sparse texts in memory, '' if there is none."""
     if kind == SPARSE and (lowest := texts.arrays["tokens"].min(initial=0)) < 0:
         return f"expected token ids from 0 on, found {lowest}"
     return ""

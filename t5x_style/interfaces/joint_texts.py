@@ -12,7 +12,7 @@ class JointTexts(Protocol):
     Attributes:
       query_length, passage_length: tokens at which texts are cut.
       query_prefix, passage_prefix: text that was put before each.
-      passage_layout: how titles stand in passages, as in `Contract`.
+      passage_layout: how titles are put into passages, as in `Contract`.
       tokenizer_fingerprint: of the tokenizer that made the tokens.
       fingerprint: of all texts, where they are cut, and the shape of batches.
     """
@@ -34,7 +34,7 @@ class JointTexts(Protocol):
         ...
 
     def searched(self, negatives: str) -> Mapping[str, Mapping[str, float]]:
-        """Query -> passage -> what the search says that mined them, for queries that tell it."""
+        """Query -> passage -> score of the search that mined it, for queries that have scores."""
         ...
 
     def pairs(self, query_ids: Sequence[str], passage_ids: Sequence[str]) -> Batched:

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 @dataclasses.dataclass(frozen=True)
 class MetricLimit:
-    """What a metric of a training may not exceed, since the model would be of no use.
+    """Limit of a training's metric, above which the model would be of no use.
 
     Attributes:
       metric: as `Objective.loss` names it.

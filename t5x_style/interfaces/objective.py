@@ -1,4 +1,4 @@
-"""The seam between the engine and everything that can be trained: a network and its loss.
+"""The interface between the engine and everything that can be trained: a network and its loss.
 
 The engine calls, once a step and in this order: `corrupt` -> `retrieve` -> gradient of `loss` ->
 optimizer -> `after_update`. It knows nothing else of a model.
@@ -184,7 +184,7 @@ def embedder(
 
 
 class Table(nnx.Variable):
-    """A Variable that is read from a source when a run starts or goes on, and saved nowhere."""
+    """A Variable that is read from a source when a run starts or resumes, and never saved."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -192,7 +192,7 @@ class TableSource:
     """Where a `Table` comes from.
 
     Attributes:
-      fingerprint: of the content: a run does not go on with another.
+      fingerprint: of the content: a run does not resume with another.
       read: rows start to end - 1, [end - start, ...] in the table's dtype.
     """
 
@@ -220,15 +220,15 @@ class Objective(nnx.Module):
 
     @property
     def limits(self) -> tuple[MetricLimit, ...]:
-        """What metrics of `loss` may not exceed; looked at whenever they are logged."""
+        """Limits on metrics of `loss`; checked whenever they are logged."""
         return ()
 
     def table_sources(self) -> dict[str, TableSource]:
-        """Where each `Table` that the module holds comes from: by path, parts joined by '/'."""
+        """Source of each `Table` that the module holds: by path, parts joined by '/'."""
         return {}
 
     def on_train_start(self, key: jax.Array) -> None:
-        """Before step 0: sees the first parameters, fresh or taken over from elsewhere.
+        """Before step 0: sees the first parameters, random or imported.
 
         May change what `after_update` may. Does not run where a checkpoint is resumed.
         """
@@ -238,11 +238,11 @@ class Objective(nnx.Module):
         raise NotImplementedError
 
     def contract(self) -> Contract:
-        """How text becomes a vector under this objective."""
+        """Contract that turns text into a vector under this objective."""
         raise NotImplementedError
 
     def corrupt(self, batch: Batch, key: jax.Array) -> Batch:
-        """What the objective does to a clean batch; runs under stop_gradient.
+        """Corrupt a clean batch; runs under stop_gradient.
 
         A step skips it where the source of the batch has done it: `ModelDependentSource.corrupts`.
         """
@@ -260,7 +260,7 @@ class Objective(nnx.Module):
         """Sees the updated parameters. May change Variables that are not parameters, in place."""
 
     def functions(self) -> dict[str, ModelFunction]:
-        """What the trained objective offers, by name; at most one embeds a side."""
+        """Functions of the trained objective, by name; at most one embeds a side."""
         return {}
 
 

@@ -1,4 +1,4 @@
-"""What a reader reads: questions with passages, each pair in one text."""
+"""Interface of a reader's input: questions with passages, each pair in one text."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -10,12 +10,12 @@ class JointPairs(Batched, Protocol):
     """Questions with passages as token groups, one a row, each once."""
 
     def characters(self, number: int, start: int, end: int) -> tuple[int, int] | None:
-        """The characters of a passage that tokens start to end of its row stand for."""
+        """The range of characters of a passage that tokens start to end of its row cover."""
         ...
 
 
 class Reading(Protocol):
-    """How questions and passages become a reader's texts.
+    """Rule that turns questions and passages into a reader's texts.
 
     Attributes:
       query_length, passage_length: tokens at which they are cut.

@@ -1,4 +1,4 @@
-"""What a text becomes, by kind: a vector, token ids with weights, or several vectors.
+"""Representations of a text, by kind: a vector, token ids with weights, or several vectors.
 
 A function that embeds texts returns a dict of representations by kind, all of one forward pass.
 Letters: B rows, S segments a row, E entries a row, D and d vector sizes; N texts, T entries of all.
@@ -65,7 +65,7 @@ class RepresentationError(ValueError):
 
 @dataclasses.dataclass(frozen=True)
 class Entries:
-    """Of each of N texts some entries, in order: of text n those from offsets[n] to offsets[n + 1].
+    """Entries of each of N texts, in order: those of text n are offsets[n] to offsets[n + 1].
 
     Attributes:
       offsets: [N + 1] int64, from 0 to T.
@@ -103,7 +103,7 @@ class Entries:
 
 
 def malformed(kind: str, given: Representation) -> str:
-    """What is wrong with the form of a representation on the host; '' if nothing is.
+    """Error in the form of a representation on the host; '' if there is none.
 
     Reads offsets alone of what is on disk.
     """
@@ -192,7 +192,7 @@ def not_finite(representation: Representation) -> np.ndarray:
 
 
 def function_name(side: str) -> str:
-    """How the function that embeds a side is called, in exported programs and in settings."""
+    """Name of the function that embeds a side, in exported programs and in settings."""
     return f"{_NAME}{side}"
 
 

@@ -13,7 +13,7 @@ class TextEncoder(Protocol):
 
     @property
     def contract(self) -> Contract:
-        """How the model turns text into vectors."""
+        """Contract of the model."""
         ...
 
     @property
@@ -22,7 +22,7 @@ class TextEncoder(Protocol):
         ...
 
     def encode(self, side: str, source: EncodeSource, kind: str = DENSE) -> Representation:
-        """What the texts of a source become, in its order.
+        """Encode the texts of a source, in its order.
 
         Args:
           side: 'query' or 'passage'.

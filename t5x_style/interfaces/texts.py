@@ -25,7 +25,7 @@ class EncodeSource(Batched, Protocol):
     Attributes:
       segment_length: tokens at which texts are cut.
       prefix: text that was put before each.
-      layout: how titles stand in them, as in `Contract.passage_layout`.
+      layout: how titles are put into them, as in `Contract.passage_layout`.
       tokenizer_fingerprint: of the tokenizer that made the tokens.
       fingerprint: of the texts and of the shape of their batches.
       cls_every: tokens of a text from one [CLS] to the next; None: there is one [CLS].
@@ -59,7 +59,7 @@ class EncodeSource(Batched, Protocol):
         ...
 
     def part(self, start: int, end: int) -> "EncodeSource":
-        """The texts ids[start:end] as a source of their own, in batches of the same shape."""
+        """The texts ids[start:end] as another source, in batches of the same shape."""
         ...
 
 
@@ -67,5 +67,5 @@ class Texts(EncodeSource, Protocol):
     """Sentences, as tokens and as text."""
 
     def texts(self) -> list[str]:
-        """What stands there, in the order of the ids."""
+        """Return the texts in the order of the ids."""
         ...

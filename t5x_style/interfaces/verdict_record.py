@@ -1,4 +1,4 @@
-"""The verdict on a fine-tuned encoder, as verdict.json holds it, and what a bad one withholds.
+"""The verdict on a fine-tuned encoder, as stored in verdict.json, and what a bad one withholds.
 
 Held-out queries decide whether fine-tuning helped. Everything that hands the model on, a folder
 for other libraries or a SavedModel, reads the verdict first: a model that is worse than the encoder
@@ -67,7 +67,7 @@ class Elsewhere:
 
 @dataclasses.dataclass(frozen=True)
 class Verdict:
-    """What verdict.json says.
+    """Content of verdict.json.
 
     Attributes:
       line: `VERDICT better: ...`, the first line of a report.

@@ -1,1 +1,1 @@
-"""Who may write what several processes want: in local files, or on object storage."""
+"""Leases on what several processes want to write: in local files, or on object storage."""

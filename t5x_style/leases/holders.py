@@ -1,4 +1,4 @@
-"""Processes that hold leases, and whether they are dead for certain."""
+"""Processes that hold leases, and a check whether they are certainly dead."""
 
 import contextlib
 import os
@@ -9,7 +9,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Holder:
-    """Who holds a lease.
+    """Holder of a lease.
 
     Attributes:
       host: name and machine id.
@@ -60,7 +60,7 @@ def _here() -> tuple[str, str]:
 
 
 def _started(process: int) -> str | None:
-    """When a process of this host started, "" if that is not known; None if there is none."""
+    """Start time of a process of this host, "" if it is not known; None if there is none."""
     try:
         text = Path(f"/proc/{process}/stat").read_text()
     except FileNotFoundError:

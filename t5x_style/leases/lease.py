@@ -1,7 +1,7 @@
-"""Who may write what several processes want: a lease with a heartbeat and a fencing token.
+"""A lease with a heartbeat and a fencing token: decides which process may write.
 
 Two processes that want the same version must not both make it. The first acquires the version's
-lease and renews it; the others wait. If the holder dies, the next takes over with a higher token.
+lease and renews it; the others wait. If the holder dies, the next acquires it with a higher token.
 A process that lost its lease while it was stopped (a suspended machine, SIGSTOP, a frozen disk)
 still believes that it holds it: what it has made is refused, because its token is not the last.
 """
@@ -17,7 +17,7 @@ Before = Literal["none", "released", "dead", "silent"]
 
 
 class LeaseLost(ValueError):
-    """Another process has taken the lease over; what this one made does not count."""
+    """Another process has acquired the lease; what this one made does not count."""
 
 
 class Lease(Protocol):
@@ -78,4 +78,4 @@ class Leases(Protocol):
         """The same at once: None where somebody else holds the lease, or may still hold it."""
 
     def holder(self, name: str) -> Holder | None:
-        """Who holds the lease, as far as can be known at once; None for nobody."""
+        """Holder of the lease, as far as it is known at once; None for nobody."""

@@ -1,4 +1,4 @@
-"""Leases as records that are replaced by compare-and-swap; where they are kept is for subclasses.
+"""Leases as records that are replaced by compare-and-swap; subclasses store them.
 
 {"token": 3, "holder": {...}, "beat": 17}      the beat rises with each renewal
 """
@@ -125,7 +125,7 @@ class SwapLeases(abc.ABC):
         return self._age(name) > 10 * self.expiry
 
     def renew(self, name: str, token: int) -> bool:
-        """One heartbeat; False if another process has taken over."""
+        """One heartbeat; False if another process has acquired the lease."""
         return self._update(name, token, lambda state: state | {"beat": int(state["beat"]) + 1})
 
     def release(self, name: str, token: int) -> None:
@@ -148,8 +148,8 @@ class SwapLeases(abc.ABC):
         state, _ = self._read(name)
         other = Holder(**state["holder"]) if state.get("holder") else "another process"
         return LeaseLost(
-            f"{name}: {other} took over while this process was stopped (token {token}, now "
-            f"{state.get('token')}). What this process made is not recorded."
+            f"{name}: {other} acquired the lease while this process was stopped (token {token}, "
+            f"now {state.get('token')}). What this process made is not recorded."
         )
 
 
@@ -195,7 +195,7 @@ class HeldLease:
 
 
 def _before(state: dict[str, Any], expired: bool) -> Before | None:
-    """What became of the holder before; None if the lease is still held."""
+    """State of the previous holder; None if the lease is still held."""
     if "token" not in state:
         return "none"
     if state.get("holder") is None:

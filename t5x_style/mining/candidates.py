@@ -1,4 +1,4 @@
-"""What a query's negatives are chosen from: the best hits of BM25, or of a trained bi-encoder."""
+"""Candidates for a query's negatives: the best hits of BM25, or of a trained bi-encoder."""
 
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -22,7 +22,7 @@ class CandidatesError(ValueError):
 
 @dataclasses.dataclass(frozen=True)
 class Hits:
-    """What was found for one query.
+    """Hits of one query.
 
     Attributes:
       scores: [depth] float32, best first; -inf past the last hit.
@@ -160,7 +160,7 @@ class IndexSearch:
         """As `Candidates.search`."""
         asked = self._asked[np.array([self._place[query] for query in queries], np.int64)]
         scores, hits = self._index.search(asked, depth)  # [Q, depth]
-        rows = self._row_of_hit[hits]  # NO_ROW, -1, stands last
+        rows = self._row_of_hit[hits]  # NO_ROW, -1, is last
         for number, answers in enumerate(positives):
             embedded = self._embeddings.passages[self._embedding_of_row[answers]]
             query = asked[number : number + 1]

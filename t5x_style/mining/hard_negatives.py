@@ -22,7 +22,7 @@ class MiningError(ValueError):
 
 @dataclasses.dataclass(frozen=True)
 class MiningSettings:
-    """Which hits become negatives; a query's positives never do.
+    """Rules that turn hits into negatives; a query's positives never become one.
 
     Attributes:
       depth: how many hits are looked at.
@@ -35,7 +35,7 @@ class MiningSettings:
         Where the best positive scores 0 or less, a ratio of it says nothing (0.95 times -2 is above
         -2): a hit is then passed over if it scores more than the best positive.
       only_answers: whether a hit that answers no query of the split is passed over. Where the
-        passages of the split that is evaluated stand in the corpus and answer no training query,
+        passages of the split that is evaluated are in the corpus and answer no training query,
         they would be negatives and never positives, and learned as such.
     """
 
@@ -207,7 +207,7 @@ def _rounded(scores: Iterable[float]) -> list[float]:
 
 
 def report(lines: Iterable[str], wanted: int) -> str:
-    """How many negatives the lines of a mined file hold, and why not more.
+    """Report of the number of negatives in a mined file, and why not more.
 
     Args:
       lines: of `Mined.line`, at least one.

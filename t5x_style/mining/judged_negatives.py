@@ -78,7 +78,7 @@ def judged_negatives(scored: str, margin: float, model_dir: str) -> dict[str, st
 
 
 def check(margin: float) -> None:
-    """What can be known to be wrong before the job runs; ValueError for no number."""
+    """Check arguments before the job runs; ValueError for no number."""
     if not math.isfinite(margin):
         raise ValueError(f"judged_negatives.margin: expected a number, found {margin}")
 

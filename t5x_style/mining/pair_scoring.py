@@ -1,4 +1,4 @@
-"""What a re-ranker scores: pairs of a query and a passage, each in one text."""
+"""Score pairs of a query and a passage, each in one text, with a re-ranker."""
 
 import dataclasses
 import sys
@@ -23,7 +23,7 @@ class ScoreError(ValueError):
 
 @dataclasses.dataclass(frozen=True)
 class Line:
-    """What is scored of a query: its positives, then its best negatives."""
+    """Passages of a query to score: its positives, then its best negatives."""
 
     query_id: str
     positive_ids: list[str]
@@ -48,9 +48,9 @@ def read_lines(texts: JointTexts, negatives: str, depth: int) -> list[Line]:
     alone = sum(len(line.passages) == 1 for line in found)
     if alone == len(found):
         raise ScoreError(
-            f"{negatives}: each of {alone} queries has a single passage, and what a re-ranker says "
-            "of it tells nothing (the loss would be 0): expected negatives. Mine with looser "
-            "settings."
+            f"{negatives}: each of {alone} queries has a single passage, and a re-ranker's "
+            "score of it teaches nothing (the loss would be 0): expected negatives. Mine with "
+            "looser settings."
         )
     if alone:
         print(

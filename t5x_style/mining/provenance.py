@@ -1,4 +1,4 @@
-"""Where a file of negatives came from: the file beside it that training compares with its stores.
+"""Origin of a file of negatives: a file next to it that training compares with its stores.
 
     negatives.jsonl
     negatives.origin.json   {"made_by": 'bm25' or a checkpoint's fingerprint,
@@ -27,7 +27,7 @@ SAMPLE = 64
 
 @dataclasses.dataclass(frozen=True)
 class Provenance:
-    """What the module's docstring shows."""
+    """Content of the origin file, see the module's docstring."""
 
     made_by: str
     settings: dict[str, Any]
@@ -74,7 +74,7 @@ def write(
 
 
 def save(negatives: str | Path, origin: Provenance) -> None:
-    """Puts an origin beside a file of negatives, which need not be there yet."""
+    """Write an origin next to a file of negatives, which need not exist yet."""
     text = json.dumps(dataclasses.asdict(origin), indent=1, ensure_ascii=False)
     versioned_folder.write_atomically(path_beside(negatives), text + "\n")
 
@@ -89,7 +89,7 @@ def read(negatives: str | Path) -> Provenance:
     """The origin of a file of negatives.
 
     Raises:
-      FileNotFoundError: none lies beside it.
+      FileNotFoundError: there is none next to it.
       ValueError: it is not as `write` leaves it.
     """
     path = path_beside(negatives)

@@ -15,7 +15,7 @@ from t5x_style.model_dependent_data.versioned_index import Parameters, VersionEr
 
 
 def specs(view: ModelView, clean: Specs) -> Specs:
-    """What `corrupt` makes of clean batches: group -> feature -> (shape, dtype)."""
+    """Specs of `corrupt`'s result for clean batches: group -> feature -> (shape, dtype)."""
     batch = {
         group: {name: jax.ShapeDtypeStruct(*leaf) for name, leaf in features.items()}
         for group, features in clean.items()
@@ -53,7 +53,7 @@ class HostQueryEncoder:
         except SourceError as error:
             raise VersionError(
                 f"step {step}: the version of the index is of another training: {error}. Build it "
-                "from this training's checkpoints, in a folder of its own."
+                "from this training's checkpoints, in a separate folder."
             ) from error
         found = np.asarray(vectors)
         if not np.isfinite(found).all():

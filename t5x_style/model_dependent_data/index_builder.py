@@ -1,4 +1,4 @@
-"""Builds an index anew from each checkpoint of a training that retrieves on the host.
+"""Builds a new index from each checkpoint of a training that retrieves on the host.
 
 Runs in another process than the training (`python -m t5x_style.watch_index`), on devices of
 its own or on CPUs. It may be killed at any moment: what is not published whole is not published.
@@ -32,7 +32,7 @@ class Training:
     """A training that is watched; given by the entry point.
 
     Attributes:
-      run: what tells this training from others, None before it has begun.
+      run: the identifier of this training; None before it has begun.
       newest: the step of the newest complete checkpoint, None before the first.
       load: the model of a checkpoint, by step.
       parameters: all its parameters by path, by step.
@@ -58,7 +58,7 @@ class Builder(abc.ABC):
       folder: where versions are published.
       source: the corpus, in the order of its store.
       index: the type that is built of it, with its settings.
-      keep: versions that stay; a training that is stopped goes on with those it saw.
+      keep: versions that stay; a stopped training resumes with those it saw.
       minimum_recall: of the exact top 10; an index below it is not used.
       published: called once versions are in `folder`; set by the entry point where that is a
         working copy.
@@ -131,7 +131,7 @@ class Refresher(Builder):
       folder: where versions are published.
       source: the corpus, in the order of its store.
       index: the type that is built, with its settings.
-      keep: versions that stay; a training that is stopped goes on with those it saw.
+      keep: versions that stay; a stopped training resumes with those it saw.
       minimum_recall: of the exact top 10; an index below it is not published.
       published: see `Builder`.
       parameters: regular expressions of the paths of what embeds queries.
@@ -184,7 +184,7 @@ class _Look:
         self._announced = False
 
     def __call__(self) -> Literal["built", "nothing", "ended"]:
-        """What came of it."""
+        """Return the result of one look."""
         training = self._training
         finished = training.finished()  # looked at first: its last checkpoint was saved before
         run, step = training.run(), training.newest()

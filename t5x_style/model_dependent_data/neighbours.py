@@ -1,4 +1,4 @@
-"""Which texts of a shard resemble each other most, by all pairs, a tile at a time on the device."""
+"""Find the most similar texts of each text in a shard, by all pairs, tile by tile on the device."""
 
 import functools
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ _LEAST = 256  # texts that a shard is padded to, or a power of two times as many
 
 
 class TextMetadata(NamedTuple):
-    """What is known of N texts: int [N] each.
+    """Metadata of N texts: int [N] each.
 
     Attributes:
       shard: only texts of one shard are compared.
@@ -29,7 +29,7 @@ class TextMetadata(NamedTuple):
 
 
 class Neighbours(NamedTuple):
-    """The most similar of each text, those of its own language first.
+    """The most similar of each text, those of the same language first.
 
     Attributes:
       rows: int64 [N, k], NONE where there are fewer.
@@ -117,7 +117,7 @@ def _of_shard(
     while size < len(unit):
         size *= 2
     spare = size - len(unit)
-    # A document of its own language that nobody has: padding is no one's neighbour.
+    # A document of a language that no other has: padding is no one's neighbour.
     padded = (
         np.pad(unit, ((0, spare), (0, 0))),
         np.pad(document, (0, spare), constant_values=NONE),

@@ -39,11 +39,11 @@ Arrays = Mapping[str, np.ndarray]
 
 
 class PlanMissing(SourceError):
-    """A training goes on in the middle of a plan that is not there."""
+    """A training resumes in the middle of a plan that does not exist."""
 
 
 class TextColumns(Protocol):
-    """What is known of the texts: see `neighbours.TextMetadata`."""
+    """Metadata of the texts: see `neighbours.TextMetadata`."""
 
     shard: np.ndarray
     document: np.ndarray
@@ -63,7 +63,7 @@ class Planned(Protocol):
 
 
 class Replanned(Protocol):
-    """A pipeline whose plans are made of similarities.
+    """A pipeline whose plans are made from similarities.
 
     Attributes:
       fingerprint: of all that decides what is in a batch but the plans.
@@ -100,7 +100,7 @@ class Replanned(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Replanning(ModelDependentSource):
-    """Batches by plans: when these are made, and from how many neighbours.
+    """Batches by plans: when plans are made, and from how many neighbours.
 
     Attributes:
       source: of which plans are made.
@@ -216,7 +216,7 @@ class Replanner:
         return self._source.planned(arrays, version, version * self._replanning.every)
 
     def _made(self, version: int) -> Arrays:
-        """By all processes alike; one of them writes it down."""
+        """Make a plan on all processes alike; one of them writes it down."""
         texts, table = self._source.source, self._source.table
         embed, partitioner = embedder(self._view.functions(), PASSAGE), self._view.partitioner
         vectors = encoding.encode(embed, texts, partitioner, f"plan {version}")
@@ -278,5 +278,5 @@ class _Replanned(Iterator[Batch]):
         return next(self._batches)
 
     def close(self) -> None:
-        """Nothing is read any more."""
+        """Stop prefetching."""
         self._batches.close()  # type: ignore[attr-defined]

@@ -41,7 +41,7 @@ class RedrawnPairs(BatchSource, Protocol):
         ...
 
     def other_negatives(self, path: str) -> Any:
-        """What a negatives.jsonl names for these queries, for `redrawn`."""
+        """Negatives in a negatives.jsonl for these queries, for `redrawn`."""
         ...
 
     def redrawn(self, negatives: Any, step: int, rows: np.ndarray | None = None) -> Batch:

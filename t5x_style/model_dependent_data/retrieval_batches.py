@@ -2,14 +2,14 @@
 
 A training that retrieves in its step has one program (`device_index`). Here another process builds
 the index (`refresher`), from checkpoints, and publishes versions of it; the training takes the
-newest between two steps, once it has been read beside them. What is hidden in a batch is decided
+newest between two steps, once it has been read in the background. The masks of a batch are drawn
 first, by the training's own key; then queries are embedded by the parameters of the version,
 searched, and the blocks that are found go into the batch. Several batches are made ahead, so that
 the device does not wait.
 
-Which version a step saw is written down before the step: a run that is stopped and goes on sees the
+Which version a step saw is written down before the step: a run that is stopped and resumed sees the
 same ones, as long as they are kept. Of several processes the first decides; each retrieves for its
-own rows of the batch, from an index of its own.
+own rows of the batch, from its own copy of the index.
 """
 
 import dataclasses
@@ -47,7 +47,7 @@ class SearchedCorpus(Protocol):
 
     @property
     def rows(self) -> int:
-        """How many."""
+        """Number of rows."""
         ...
 
     @property
@@ -66,7 +66,7 @@ class SearchedCorpus(Protocol):
         ...
 
     def tokens_of(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Tokens [n, L] int32, padding behind a row's end, and lengths [n] int32."""
+        """Tokens [n, L] int32, padding after a row's end, and lengths [n] int32."""
         ...
 
     def column(self, name: str, start: int, end: int) -> np.ndarray:
@@ -87,7 +87,7 @@ class HostRetrieval(ModelDependentSource):
       length: L, tokens of a block in a batch; as many as the longest has, or more.
       exclude: which rows a query never gets, as `DeviceIndexConfig.exclude`.
       max_staleness_steps: how many steps older than the step a version's parameters may be.
-      when_stale: 'pause' waits for a newer version, 'warn' says so and goes on.
+      when_stale: 'pause' waits for a newer version, 'warn' prints a warning and continues.
       ahead: batches that are made before they are needed.
     """
 

@@ -1,4 +1,4 @@
-"""How old what another process builds for a training may be: settings that sources share."""
+"""Limits on the age of data that another process builds for a training; shared settings."""
 
 
 def check(owner: str, max_staleness_steps: int | None, when_stale: str, ahead: int) -> None:

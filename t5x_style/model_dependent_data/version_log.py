@@ -1,4 +1,4 @@
-"""Which run a training is, and which version of an index, or of negatives, each step saw.
+"""Log of the version of an index, or of negatives, that each step of a run saw.
 
 Of several processes the first decides and writes it down; the others hear of it in
 `distributed.shared_values`.
@@ -22,7 +22,7 @@ Readiness = Literal["waits", "ready", "gone"]
 
 
 def run_of(folder: Path) -> str | None:
-    """What tells the run in a training's folder from every other; None before it has begun."""
+    """The identifier of the run in a training's folder; None before it has begun."""
     path = folder / RUN
     return str(json.loads(path.read_text(encoding="utf-8"))["run"]) if path.is_file() else None
 
@@ -41,7 +41,7 @@ def _write(path: Path, text: str) -> None:
 
 
 class Record:
-    """Which version each step saw: a file of a line a step, read again when a run goes on."""
+    """Version that each step saw: a file with a line a step, read again when a run resumes."""
 
     def __init__(self, path: Path):
         self._path = path
@@ -107,7 +107,7 @@ class Leader(Record):
 
 
 class Follower:
-    """What another process than the first hears of its decisions."""
+    """Reads the decisions of the first process, on any other process."""
 
     def __init__(self, number: int):
         """Args:

@@ -1,4 +1,4 @@
-"""Versions for a training: one is in use, a newer one is read next to the steps."""
+"""Versions for a training: one is in use, a newer one is read in the background."""
 
 import concurrent.futures
 import threading
@@ -25,7 +25,7 @@ class Numbered(Protocol):
 
 
 class Opened(Protocol):
-    """What `VersionReader.read` makes of a version."""
+    """Result of `VersionReader.read` for a version."""
 
     @property
     def version(self) -> Numbered:
@@ -37,7 +37,7 @@ T = TypeVar("T", bound=Opened)
 
 
 class VersionReader(Generic[T]):
-    """Keeps the version in use, and reads the next in a thread of its own between start and close.
+    """Keeps the version in use, and reads the next in a separate thread between start and close.
 
     Two are in memory while the next is read.
     """
@@ -54,7 +54,7 @@ class VersionReader(Generic[T]):
         self._one_at_a_time = threading.RLock()
 
     def start(self) -> None:
-        """From now on newer versions are read beside; without it they are waited for."""
+        """Read newer versions in the background from now on; without it, reads block."""
         self._executor = concurrent.futures.ThreadPoolExecutor(1, "version")
 
     def close(self) -> None:
@@ -78,7 +78,7 @@ class VersionReader(Generic[T]):
             return found
 
     def expect(self, number: int) -> None:
-        """Begins to read a version beside, if it is newer than the one in use and none is read.
+        """Starts reading a version in the background, if it is newer and no other is being read.
 
         One that was read, and is not the expected one, was passed over by who decides.
         """
@@ -89,7 +89,7 @@ class VersionReader(Generic[T]):
             self._begin(number)
 
     def _begin(self, number: int) -> None:
-        """Reads a version beside, if it is newer than the one in use and none is read."""
+        """Reads a version in the background, if it is newer and no other is being read."""
         with self._one_at_a_time:
             if self._executor is None or self._in_use is None:
                 return
@@ -127,7 +127,7 @@ class VersionReader(Generic[T]):
 
         Args:
           number: of the version.
-          will_do: whether the version in use can go on being used.
+          will_do: whether the version in use can still be used.
           others: whether other processes have read a version; "gone" where one cannot any more.
 
         Raises:

@@ -1,4 +1,4 @@
-"""Which version of an index, or of negatives, a step of a training sees.
+"""Select the version of an index, or of negatives, that a step of a training sees.
 
 It is the newest, and that is written down.
 """
@@ -72,7 +72,7 @@ class VersionChoice(Generic[T]):
             self._copies.start()
 
     def start(self) -> None:
-        """From now on newer versions are read beside the steps."""
+        """Read newer versions in the background of the steps from now on."""
         self._closing.clear()
         if self._copies is not None:
             self._copies.start()
@@ -166,7 +166,7 @@ class VersionChoice(Generic[T]):
             waited += _POLL_SECONDS
 
     def _answered(self, call: Callable[[], T]) -> T:
-        """What a call gives, made again for as long as object storage does not answer."""
+        """Result of a call, repeated for as long as object storage does not answer."""
         said = False
         while True:
             try:
@@ -209,7 +209,7 @@ class VersionChoice(Generic[T]):
             self._warned = number
             print(
                 f"step {step}: version {number} of {self._what} is {step - made_at} steps old, the "
-                f"bound is {self._bound}: training goes on with it "
+                f"bound is {self._bound}: training continues with it "
                 f"({self._owner}.when_stale = 'warn'). "
                 "Is its companion, `python -m t5x_style.watch_index`, still running?",
                 file=sys.stderr,

@@ -134,7 +134,7 @@ def read(
 
 
 def open_version(folder: str | Path, number: int, opened: Callable[[Path], T]) -> T:
-    """What `opened` makes of a version's folder, which is copied first from object storage.
+    """Apply `opened` to a version's folder, which is copied first from object storage.
 
     Args:
       folder: of all versions.

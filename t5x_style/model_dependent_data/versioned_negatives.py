@@ -37,7 +37,7 @@ class Version(Generic[T]):
 
 
 def settings_of(split: str, settings: MiningSettings) -> dict[str, Any]:
-    """How negatives are mined, as JSON: the same for a training and the builder of its versions."""
+    """Settings of mining, as JSON: the same for a training and the builder of its versions."""
     return {"split": split, **dataclasses.asdict(settings)}
 
 

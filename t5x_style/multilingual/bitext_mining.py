@@ -13,7 +13,7 @@ from t5x_style.multilingual.sentence_embedders import RowSubset, SentenceSystem
 
 
 class Gold(Protocol):
-    """Which sentences are translations."""
+    """Gold pairs of translations."""
 
     def translations(self, pair: str, split: str) -> Sequence[tuple[str, str]]:
         """Ids of sources and targets."""
@@ -52,7 +52,7 @@ class MineTranslations:
         }
 
     def measure(self, system: SentenceSystem) -> dict[str, dict[str, float]]:
-        """As `Task.measure`, by the language beside the pivot: f1, precision, recall, threshold.
+        """As `Task.measure`, by the other language of each pair: f1, precision, recall, threshold.
 
         A system none of whose pairs is right on `tuned` has an F1 of 0 and the largest threshold.
         """
@@ -82,7 +82,7 @@ class MineTranslations:
     def _mined(
         self, system: SentenceSystem, pair: str, split: str
     ) -> tuple[margin_scoring.Mined, np.ndarray]:
-        """What is mined of a pair of languages, and [G, 2] what should be."""
+        """Pairs mined for a pair of languages, and [G, 2] gold pairs."""
         parts = [self._part(side, f"{pair}/{split}/") for side in (self.sources, self.targets)]
         mined = margin_scoring.mine(*system.vectors(*parts), self.margin, self.k, self.way)
         place = [

@@ -1,4 +1,4 @@
-"""Whether what resembles a text most is the same text in other words: another translation of it.
+"""Accuracy of nearest-neighbour translation retrieval.
 
 Texts are chunks of documents; those of equal names belong together. A chunk is compared with those
 of all other documents, as a pre-training that looks for evidence compares them.
@@ -25,7 +25,7 @@ METRICS = ("accuracy_other_language", "accuracy")
 
 
 class Table(Protocol):
-    """What is known of N chunks.
+    """Metadata of N chunks.
 
     Attributes:
       document: int [N].
@@ -44,10 +44,10 @@ class Table(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Found:
-    """What was asked, and what was right: bool [N] each.
+    """Chunks with a translation, and those whose nearest neighbour is right: bool [N] each.
 
     Attributes:
-      asked: the chunk's name stands in another language.
+      asked: the chunk's name exists in another language.
       anywhere: the nearest chunk of all other documents has the name.
       elsewhere: the nearest of those in other languages has it.
     """
@@ -73,7 +73,7 @@ def find(vectors: Vectors, table: Table) -> Found:
       table: of the chunks.
 
     Raises:
-      ValueError: no name stands in two languages, so that nothing is asked.
+      ValueError: no name exists in two languages, so that nothing can be measured.
     """
     unit = margin_scoring.unit(vectors)
     pairs = np.unique(np.stack([table.name, table.language], axis=1), axis=0)
@@ -81,7 +81,7 @@ def find(vectors: Vectors, table: Table) -> Found:
     asked = languages_of[table.name] > 1
     if not asked.any():
         raise ValueError(
-            f"find: expected names that stand in two languages, found none among {len(asked)} "
+            f"find: expected names that exist in two languages, found none among {len(asked)} "
             "chunks: nothing can be asked of them"
         )
     right = np.zeros((2, len(asked)), bool)
@@ -165,19 +165,19 @@ class FindEvidence:
         return languages, matrix
 
     def _vectors(self, system: SentenceSystem) -> Vectors:
-        """Of all chunks, as they are compared with each other."""
+        """Vectors of all chunks, in the form that is compared."""
         whole = RowSubset.whole(self.texts)
         return system.vectors(whole, whole)[1]
 
 
 class EvidenceEvaluator:
-    """METRICS in the middle of training, with the parameters of the moment."""
+    """METRICS during training, with the current parameters."""
 
     metrics = METRICS
 
     def __init__(self, name: str, texts: Texts, table: Table, partitioner: Partitioner):
         """Args:
-        name: stands before the metrics' names.
+        name: prefix of the metrics' names.
         texts, table: as of `FindEvidence`, of development.
         partitioner: of the training, to spread batches over its mesh.
         """

@@ -13,7 +13,7 @@ from t5x_style.multilingual.sentence_embedders import RowSubset, SentenceSystem
 
 @dataclasses.dataclass(frozen=True)
 class AskParagraphs:
-    """Whether a question finds its paragraph among those of a language, for all pairs of languages.
+    """Accuracy of finding a question's paragraph in a language, for all pairs of languages.
 
     A paragraph is as near as the nearest of its sentences.
 
@@ -84,7 +84,7 @@ class AskParagraphs:
 
 
 def _paragraphs(side: Texts, rows: np.ndarray) -> np.ndarray:
-    """Which paragraph each of these is of: 'de/Berlin/3/56be4db0' -> 'Berlin/3'; [n] str."""
+    """Paragraph of each id: 'de/Berlin/3/56be4db0' -> 'Berlin/3'; [n] str."""
     names = (side.ids[row].partition("/")[2].rpartition("/")[0] for row in rows.tolist())
     return np.array(list(names))
 

@@ -1,7 +1,7 @@
-"""How well vectors of sentences find translations: retrieval, and mining by margin.
+"""Score translations by vectors of sentences: retrieval, and mining by margin.
 
 Sentences of two languages are compared by the cosine of their vectors. Retrieval asks for each
-sentence's own translation among all (Tatoeba, UN); mining is not told which sentences have one, and
+sentence's own translation among all (Tatoeba, UN); mining does not know which have one, and
 is judged by precision and recall of the pairs it proposes (BUCC).
 
 Vectors are arrays, or sparse rows such as counts of n-grams, of which one may be 0: it is near to
@@ -181,7 +181,7 @@ def mine(
 
 
 def own_scores(sources: Vectors, targets: Vectors, margin: str = "ratio", k: int = 4) -> np.ndarray:
-    """How good a translation each target is of the source of its row: [N] float64, as `mine`.
+    """Score of each target as a translation of its row's source: [N] float64, as `mine`.
 
     Args:
       sources, targets: [N, D] each.
@@ -236,7 +236,7 @@ def _means(forward: np.ndarray, backward: np.ndarray, margin: str) -> tuple[np.n
 
 
 def _best(scores: np.ndarray, rows: np.ndarray) -> Mined:
-    """The best of each line's k: its number, and the row it stands for."""
+    """The best of each line's k: its number, and its row."""
     lines = np.arange(len(scores))
     at = scores.argmax(axis=1)
     return Mined(np.stack([lines, rows[lines, at]], axis=1).astype(np.int64), scores[lines, at])
@@ -262,7 +262,7 @@ def _once(mined: Mined) -> Mined:
 
 @dataclasses.dataclass(frozen=True)
 class Quality:
-    """Of the pairs that score a threshold or more.
+    """Precision and recall of the pairs that score a threshold or more.
 
     Attributes:
       threshold: in units of the margin.

@@ -1,4 +1,4 @@
-"""What turns sentences into vectors that are compared: trained models, and character n-grams."""
+"""Systems that embed sentences for comparison: trained models, and character n-grams."""
 
 import dataclasses
 from typing import Any, Protocol
@@ -43,7 +43,7 @@ class SentenceSystem(Protocol):
         ...
 
     def facts(self) -> dict[str, Any]:
-        """What a reader of its numbers should know."""
+        """Facts that explain its numbers."""
         ...
 
 
@@ -53,7 +53,7 @@ class Embedder:
     def __init__(self, name: str, model: TextEncoder):
         """Args:
         name: in tables.
-        model: embeds what stands left as queries and what stands right as passages.
+        model: embeds the left texts as queries and the right ones as passages.
         """
         self.name = name
         self._model = model

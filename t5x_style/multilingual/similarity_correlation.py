@@ -1,4 +1,4 @@
-"""Whether sentences that people call similar are near each other: STS."""
+"""Correlation of cosines with human judgements of similarity: STS."""
 
 import dataclasses
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Sets of translations that are asked for each other, language by language: Tatoeba, NTREX, UN."""
+"""Translation retrieval on sets of translations, language by language: Tatoeba, NTREX, UN."""
 
 import dataclasses
 import itertools
@@ -27,7 +27,7 @@ class TranslationSet:
     Attributes:
       name: in tables.
       sources, targets: both sides, ids equal and in the same order, "en_de/..."; those of a pair
-        of languages stand together.
+        of languages are adjacent.
     """
 
     name: str
@@ -95,7 +95,7 @@ def means(found: Accuracies) -> dict[str, float]:
 
 @dataclasses.dataclass(frozen=True)
 class FindTranslations:
-    """Whether each sentence's translation is the nearest among those of its languages.
+    """Accuracy of each sentence's translation as the nearest among those of its languages.
 
     Attributes:
       translations: the set.
@@ -125,7 +125,7 @@ class FindTranslations:
         return {"translations": len(self.translations.sources.ids)}
 
     def measure(self, system: SentenceSystem) -> dict[str, dict[str, float]]:
-        """As `Task.measure`, by the language beside the pivot."""
+        """As `Task.measure`, by the other language of each pair."""
         rows = dict(self.translations.pairs())
         values = {}
         for pair, sources, targets in self.translations.vectors(system):
@@ -158,9 +158,9 @@ class FindTranslations:
         return {"document_accuracy": float(np.mean([one.mean() for one in found.values()]))}
 
     def between(self, system: SentenceSystem) -> tuple[list[str], np.ndarray]:
-        """As `Pictured.between`, of texts that stand in many languages.
+        """As `Pictured.between`, of texts that exist in many languages.
 
-        Sentences of two languages belong together if their ids are equal behind the languages.
+        Sentences of two languages belong together if their ids are equal after the language.
         NaN on the diagonal, and where two languages share fewer than two sentences.
         """
         ids = self.translations.sources.ids
@@ -191,13 +191,13 @@ def _each_once(parts: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarr
 
 
 class TranslationEvaluator:
-    """Accuracy of a set in the middle of training, with the parameters of the moment."""
+    """Accuracy on a set during training, with the current parameters."""
 
     metrics = ("accuracy", "accuracy_to_target", "accuracy_to_source")
 
     def __init__(self, translations: TranslationSet, partitioner: Partitioner):
         """Args:
-        translations: the set, of development; its name stands before the metrics'.
+        translations: the set, of development; its name is the prefix of the metrics' names.
         partitioner: of the training, to spread batches over its mesh.
         """
         self.name = translations.name

@@ -1,4 +1,4 @@
-"""What would this run cost, on a slice that we do not have? `python -m t5x_style.preflight`.
+"""Estimate the cost of a run on a slice that we do not have: `python -m t5x_style.preflight`.
 
     python -m t5x_style.preflight --gin_file=... --topology=v5e:8x8 [--json]
 

@@ -1,4 +1,4 @@
-"""What devices say to each other in a compiled program: kinds, counts, bytes, least time."""
+"""Collectives of a compiled program: kinds, counts, bytes, least time."""
 
 import dataclasses
 import itertools
@@ -89,7 +89,7 @@ def _run(visit: hlo.Visit, devices: int) -> _Run | None:
 
 
 def sent_bytes(collectives: Sequence[Collective], link: Link) -> int:
-    """What a device must send over a kind of link in a step, at the least."""
+    """Least bytes that a device must send over a kind of link in a step."""
     return sum(one.sent_bytes for one in collectives if one.link == link)
 
 
@@ -128,7 +128,7 @@ def _sent(kind: str, size: int, members: int) -> int:
 
 
 def group_size(attributes: str, devices: int) -> int:
-    """How many devices take part together.
+    """Number of devices that take part together.
 
     >>> group_size("replica_groups=[16,4]<=[64]", 64), group_size("replica_groups={{0,1},{2,3}}", 4)
     (4, 2)

@@ -13,7 +13,7 @@ training stages, and:
     --vary=NAME=1,2,3        the FLOPs with these values of a macro, too; nothing more is compiled
     --json                   the last line of the output is one JSON object
 
-Exit code 0: it fits. 1: it does not, or an error, told in a few lines.
+Exit code 0: it fits. 1: it does not, or an error, printed in a few lines.
 """
 
 import argparse
@@ -80,7 +80,7 @@ def _check(
 def _varied(
     flags: gin_checks.Flags, slice_: Slices, vocabulary: VocabularySize | None, vary: str | None
 ) -> report.Record:
-    """{"varied": {value: FLOPs}} of what `--vary` says, told on the way."""
+    """{"varied": {value: FLOPs}} of the values of `--vary`, printed on the way."""
     if vary is None:
         return {}
     name, _, values = vary.partition("=")
@@ -163,7 +163,7 @@ def _made_by_recipe(
     flags: gin_checks.Flags,
     known: recipe_planning.Known,
 ) -> VocabularySize | None:
-    """The size that the stage which makes this stage's missing tokenizer is told to make it."""
+    """The size set for this stage's missing tokenizer in the stage that makes it."""
     config = recipe_planning.stage_flags(recipe, item, flags, known).read()
     missing = set(configuration.missing_tokenizers(config).values())
     makers = [

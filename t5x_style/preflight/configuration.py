@@ -1,8 +1,8 @@
-"""What of a training's configuration decides its step, resolved without touching data.
+"""Resolve the part of a training's configuration that decides its step, without touching data.
 
 gin fills it as it fills `t5x_style.train.train`, with the same checks of names and types. Two
-things differ: the mesh is made of a topology's devices, and a vocabulary of a stated size stands in
-for a tokenizer that does not exist yet.
+things differ: the mesh is made of a topology's devices, and a vocabulary of a stated size replaces
+a tokenizer that does not exist yet.
 """
 
 import copy

@@ -31,7 +31,7 @@ class Count:
 
 
 def count(closed: ClosedJaxpr) -> Count:
-    """What a call of the traced function runs, on all devices together."""
+    """FLOPs of a call of the traced function, on all devices together."""
     jaxpr, _ = partial_eval.dce_jaxpr(closed.jaxpr, [True] * len(closed.jaxpr.outvars))
     return _of_jaxpr(jaxpr)
 

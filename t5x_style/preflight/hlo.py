@@ -49,7 +49,7 @@ class Instruction:
         return found
 
     def label(self) -> str:
-        """Where it comes from in the traced function."""
+        """Origin in the traced function."""
         match = re.search(r'op_name="([^"]*)"', self.attributes)
         return match[1] if match else ""
 
@@ -130,7 +130,7 @@ def bytes_of(kind: str) -> int:
 
 
 def trips(module: Module, loop: Instruction) -> int | None:
-    """How often a `while` runs; None when that depends on data.
+    """Number of iterations of a `while`; None if it depends on data.
 
     The TPU compiler drops the count it knew; a counted loop is then one whose condition compares
     an element of the loop's state, which JAX lets run from 0 by 1, with a constant.

@@ -1,4 +1,4 @@
-"""The largest arrays that a compiled program makes: what to look at when it does not fit."""
+"""The largest arrays of a compiled program: to inspect when it does not fit."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""Compiles the trainer's step for a slice and reads off what it costs."""
+"""Compile the trainer's step for a slice and read its cost from the program."""
 
 import dataclasses
 import math
@@ -30,7 +30,7 @@ class Memory:
     Attributes:
       arguments: state and batch.
       temporaries: everything between, at the worst moment.
-      outputs: results beside the new state, which takes the place of the old one.
+      outputs: results other than the new state, which replaces the old one.
       program: the code itself.
       limit: what a device has for programs.
     """
@@ -70,7 +70,7 @@ class Roofline:
 
 @dataclasses.dataclass(frozen=True)
 class Cost:
-    """What one step of one training costs on one slice.
+    """Cost of one step of one training on one slice.
 
     Attributes:
       parameters: trainable numbers.
@@ -271,7 +271,7 @@ def _memory(analysis: Any, limit: float) -> Memory:
 
 
 def _refused(message: str, arguments: int, limit: float) -> Memory | None:
-    """What a program needs that the compiler found too large; None if that is not why it refused.
+    """Memory of a program that the compiler refused as too large; None for another refusal.
 
     Its message gives the sum; what is not arguments must be temporaries.
     """

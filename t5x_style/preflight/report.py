@@ -1,4 +1,4 @@
-"""What was found, for people and as JSON."""
+"""Report of preflight, for people and as JSON."""
 
 import dataclasses
 from typing import Any

@@ -21,7 +21,7 @@ class TransferError(ValueError):
 
 
 def kind(attributes: str) -> str | None:
-    """Which collective a `send` belongs to; None if it does not go to another slice.
+    """Collective that a `send` belongs to; None if it does not go to another slice.
 
     Raises:
       TransferError: none that is known.
@@ -38,7 +38,7 @@ def kind(attributes: str) -> str | None:
 
 
 def slices(attributes: str) -> int:
-    """How many slices take part in a transfer.
+    """Number of slices that take part in a transfer.
 
     >>> slices('_xla_megascale_target="{1,2}x{0:3}"')  # devices 0 to 3 of slices 1 and 2
     2

@@ -19,7 +19,7 @@ from t5x_style.workflow import stages
 
 
 def problems(flags: Flags, job: str, is_stage: bool = True) -> Iterator[str]:
-    """What is wrong with one stage.
+    """Errors of one stage.
 
     Args:
       flags: its command line; what it reads may not be there yet.

@@ -10,7 +10,7 @@ from t5x_style.accelerators import slices
 from t5x_style.accelerators.slices import Slices
 from t5x_style.distributed import startup
 
-# Smaller slices than a host of four chips need to be told so; libtpu assumes 2x2x1 a host.
+# Slices smaller than a host of four chips need these bounds; libtpu assumes 2x2x1 a host.
 _ONE_CHIP = {"chips_per_host_bounds": (1, 1, 1)}
 
 
@@ -43,7 +43,7 @@ def devices(name: str) -> list[jax.Device]:
             "pip install libtpu (or the extra `test` or `tpu` of this package)."
         )
     startup.describe_absent_tpu()
-    # No chip is taken, so that several compilations may go on at the same time.
+    # No chip is taken, so that several compilations may run at the same time.
     os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")
     startup.widen_compiler_stack()
     options: dict[str, object] = dict(_ONE_CHIP) if there.chips == 1 else {}

@@ -39,7 +39,7 @@ class _Reader:
         self._share = functools.cache(self._share_of_parameter)
 
     def bytes_of(self, visit: hlo.Visit) -> int:
-        """What one run of an instruction moves."""
+        """Bytes that one run of an instruction moves."""
         item, computation = visit.instruction, visit.computation
         if item.op in FREE or item.op.endswith("-done"):
             return 0

@@ -1,4 +1,4 @@
-"""Makes what a stage's job would be given, as far as that is known before anything has run.
+"""Make the arguments of a stage's job, as far as they are known before anything has run.
 
 A value has its range where it is used: in the `__post_init__` of a configuration, in the
 constructor of an objective. So these are made, as gin would make them, and what they refuse is
@@ -37,7 +37,7 @@ EARLY = "READ_EARLY"
 
 @dataclasses.dataclass(frozen=True)
 class _Factory:
-    """What `@module.Class` stands for: called later, with these arguments."""
+    """The value of `@module.Class`: a factory that is called later with these arguments."""
 
     thing: Any
     arguments: Mapping[str, Any]
@@ -65,14 +65,14 @@ class Trial:
 
     @property
     def problems(self) -> list[str]:
-        """What was refused, each once, with all places where it is bound."""
+        """Refused values, each once, with all places where it is bound."""
         return [
             f"@{reference}: {said} ({'; '.join(places)})"
             for said, (reference, places) in self._refusals.items()
         ]
 
     def arguments(self, target: str, scope: str = "") -> dict[str, Any]:
-        """What a call of `target` in a scope gets from gin."""
+        """Arguments that gin gives a call of `target` in a scope."""
         bound = parameters.bound(self.config, target, scope)
         return {
             name: Refused() if where in self.refused else self._value(value, scope, where)
@@ -80,7 +80,7 @@ class Trial:
         }
 
     def check_job(self, job: str) -> None:
-        """What the job would refuse of its arguments.
+        """Errors that the job would raise about its arguments.
 
         Args:
           job: the dotted path.
@@ -103,7 +103,7 @@ class Trial:
         scope: str,
         where: str,
     ) -> Any:
-        """What `_try` returns of a check of some of the arguments that a call of `thing` gets."""
+        """Apply `_try` to a check of some of the arguments that a call of `thing` gets."""
         known = {**_defaults(thing), **arguments}
         wanted = code_checks.parameters(check)
         if not wanted.keys() <= known.keys():
@@ -150,7 +150,7 @@ class Trial:
     def _reference(self, reference: Reference, scope: str, where: str) -> Any:
         key = (reference.target, scope, reference.call)
         if key not in self._made:
-            self._made[key] = None  # a circle, which others refuse
+            self._made[key] = None  # a cycle, which other checks refuse
             self._made[key] = self._make(reference, scope, where)
         return self._made[key]
 
@@ -217,7 +217,7 @@ class Trial:
     def _try(
         self, make: Any, reference: Reference, scope: str, where: str, guessed: Sequence[str] = ()
     ) -> Any:
-        """What `make` returns; Unknown where it cannot decide, Refused where it does not accept.
+        """Result of `make`; Unknown where it cannot decide, Refused where it does not accept.
 
         A refusal that names what was `guessed` does not count.
         """
@@ -227,7 +227,7 @@ class Trial:
             pass
         except Exception as error:
             said = str(error) if isinstance(error, ValueError | OSError) else repr(error)
-            # a library's error may be about what stands in for the unknown
+            # a library's error may be about the value used for the unknown
             about_guess = any(_names(said, name) for name in guessed) or (
                 guessed and str(unknowns.ASSUMED_NUMBER) in said
             )
@@ -240,7 +240,7 @@ class Trial:
         return Unknown()
 
     def _places(self, said: str, reference: Reference, scope: str) -> str:
-        """Where the parameters that a message names, or whose paths it names, are bound."""
+        """Places of the bindings that a message names, or whose paths it names."""
         found: dict[str, bool] = {}  # -> whether the message has the value, too
         for name, text, where in self._bound_inside(reference.target, scope, set()):
             if _names(said, name) or ("/" in text and text.strip("'") in said):

@@ -1,4 +1,4 @@
-"""What takes the place of values that are not known before a run, see `trial`.
+"""Placeholders for values that are not known before a run, see `trial`.
 
 Whoever computes with an `Unknown` ends there, without a verdict. Others are assumed: the size of a
 vocabulary, which fits every other, and numbers and lists, with which a rule about other fields
@@ -21,7 +21,7 @@ NOT_KNOWN = "<not known yet>"
 
 
 class NotKnownError(Exception):
-    """A value decides that is not known yet."""
+    """A decision depends on a value that is not known yet."""
 
 
 class Unknown:
@@ -37,7 +37,7 @@ class Unknown:
 
 
 class Refused(Unknown):
-    """A value that was refused, as is said elsewhere."""
+    """A value that was refused; another message reports it."""
 
 
 class Named(Unknown):
@@ -127,7 +127,7 @@ def tokenizer(thing: Any, tokenizer_folder: Any) -> Any:
 
 
 def half_known(thing: Any, arguments: Mapping[str, Any]) -> Any:
-    """An object whose constructor could not decide: its fields, as far as they are known."""
+    """An object whose constructor met an unknown, with the fields that are known."""
     made = thing.__new__(thing)
     for field in dataclasses.fields(thing):
         value = arguments.get(field.name, field.default)

@@ -1,4 +1,4 @@
-"""Checks of a training that hold for every training, whatever it trains.
+"""Health checks that apply to every training, whatever it trains.
 
 Each returns findings: `wrong` makes a run unhealthy, `note` is something to look at, `ok` says what
 was checked. A check that has too little to judge by says so in a note, never `ok`. The thresholds
@@ -35,7 +35,7 @@ LEAST_RANK = 2.0  # effective rank of vectors
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """What a check found.
+    """Finding of a check.
 
     Attributes:
       level: see above.
@@ -87,7 +87,7 @@ def finite(training: Training) -> Iterator[Finding]:
 
 
 def window(count: int) -> int:
-    """How many logged steps a quarter of the training is, at least three."""
+    """Number of logged steps in a quarter of the training, at least three."""
     return max(3, count // 4)
 
 

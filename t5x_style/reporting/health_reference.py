@@ -74,7 +74,7 @@ def interval(training: Training) -> float:
 
 
 def metrics_of(training: Training) -> list[str]:
-    """What is compared: loss, gradient norm, the development metric where there is one."""
+    """Metrics to compare: loss, gradient norm, the development metric where there is one."""
     development = development_metric(training)
     names = [LOSS, GRADIENT, *([] if development is None else [development])]
     return [name for name in names if training.points(name)]
@@ -171,7 +171,7 @@ def _sigma(training: Training, metric: str) -> float:
 
 
 def reference_of(training: Training) -> dict[str, Any]:
-    """What a reference keeps of a training, apart from its curves."""
+    """Reference of a training without its curves."""
     counts = {
         str(version.record["name"]): report["count"]
         for version in training.ancestors

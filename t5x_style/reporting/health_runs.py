@@ -1,4 +1,4 @@
-"""The trainings of a run as a health check sees them: logs, settings, state, skipped records."""
+"""Input of a health check: logs, settings, state and skipped records of a run's trainings."""
 
 import dataclasses
 import json
@@ -29,7 +29,7 @@ class HealthError(ValueError):
 
 @dataclasses.dataclass(frozen=True)
 class Skipped:
-    """What a stage skipped of the records that it read.
+    """Records that a stage skipped.
 
     Attributes:
       stage: its name.
@@ -93,7 +93,7 @@ class Training:
             return None
 
     def state(self) -> str:
-        """What became of it, in words."""
+        """State of the run, in words."""
         if self.finished:
             return f"finished at step {self.step:,}"
         total = self.number("cadence.steps")
@@ -190,7 +190,7 @@ def _ancestors(version: Version) -> list[Version]:
 
 
 def skipped(trainings: Sequence[Training]) -> list[Skipped]:
-    """What the stages that led to trainings skipped; those that read no records are left out."""
+    """Records skipped by the stages that led to trainings; without those that read none."""
     found: dict[Path, Skipped] = {}
     for version in (one for training in trainings for one in training.ancestors):
         report = report_of(version)
@@ -214,7 +214,7 @@ def _reasons(report: Mapping[str, Any]) -> dict[str, int] | None:
 
 
 def settings(training: Training) -> dict[str, str]:
-    """What decides a training's curves, seeds aside: of itself and of what it was made from.
+    """Settings that decide a training's curves, without seeds: its own and those of its inputs.
 
     A value is listed once under the last two parts of its path (`pairs.batch`): most paths are the
     same object seen from several places. Inputs count by the settings of the stage that made them,

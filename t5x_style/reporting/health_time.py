@@ -1,4 +1,4 @@
-"""Where the time of a training went: goodput, waiting for input, padding."""
+"""Account of a training's time: goodput, waiting for input, padding."""
 
 import statistics
 from collections.abc import Iterator, Sequence
@@ -21,7 +21,7 @@ SKIPPED_WRONG = 0.01  # of the records
 
 
 def seconds(training: Training) -> Spent:
-    """Where the time of a training went: its account, or of older ones an estimate from the log."""
+    """Seconds of a training by part: its account, or for older ones an estimate from the log."""
     return total(training.attempts) if training.attempts else _estimate(training)
 
 

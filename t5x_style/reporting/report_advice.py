@@ -20,7 +20,7 @@ Logs = Mapping[str, Sequence[Mapping[str, Any]]]  # training -> the lines of its
 
 @dataclasses.dataclass(frozen=True)
 class Situation:
-    """What the rules look at.
+    """Facts that the rules use.
 
     Attributes:
       results: metrics.json of the evaluation.
@@ -96,7 +96,7 @@ def claims(results: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def meaning(situation: Situation) -> list[str]:
-    """What the table means, a sentence each."""
+    """Meaning of the table, a sentence each."""
     pairs = [
         (situation.retriever, situation.lexical),
         (situation.retriever, situation.bag),
@@ -144,7 +144,7 @@ def _recall(situation: Situation) -> Iterator[str]:
 
 
 def next_steps(situation: Situation) -> list[str]:
-    """What to try next, the most important first."""
+    """Next steps, the most important first."""
     rules = (_ship, _fuse, _pairs, _rising, _falling, _padding, _intervals)
     return [step for rule in rules for step in rule(situation)]
 
@@ -156,7 +156,7 @@ def _has_layers(situation: Situation) -> bool:
 
 
 def _ship(situation: Situation) -> Iterator[str]:
-    """Which of two dense systems to ship, and whether layers pay."""
+    """Advice which of two dense systems to ship, and whether layers pay."""
     found = situation.values(situation.retriever, situation.bag)
     if found is None or situation.retriever == situation.bag:
         return

@@ -13,7 +13,7 @@ OWN_FOLDER = "gin_configs/recipes/beir.gin"
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """What a command needs to know of the run that a page is about.
+    """Facts of a run that its commands need.
 
     Attributes:
       recipe: gin file of the recipe; None: not known, and no command repeats it.
@@ -58,7 +58,7 @@ def _named(recipe: str) -> str:
 
 
 def _kennel() -> str:
-    """How to call the command from the current folder, as '.venv/bin/kennel'."""
+    """Call of the command from the current folder, as '.venv/bin/kennel'."""
     path = Path(os.path.abspath(sys.executable)).with_name("kennel")
     try:
         return shlex.quote(str(path.relative_to(Path.cwd())))

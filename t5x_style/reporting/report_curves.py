@@ -127,7 +127,7 @@ class Mark:
 def marks(
     results: Mapping[str, Any], trainings: Mapping[str, Training], metric: str | None
 ) -> list[Mark]:
-    """What an evaluation measured on development queries by the metric of the curves.
+    """Values of an evaluation on development queries by the metric of the curves.
 
     Args:
       results: metrics.json.
@@ -150,7 +150,7 @@ def marks(
 def caption(
     trainings: Mapping[str, Training], metric: str | None, marked: Sequence[Mark]
 ) -> list[str]:
-    """What a reader of the picture should know, lines of Markdown.
+    """Caption of the picture, lines of Markdown.
 
     Args:
       trainings, metric, marked: as drawn.

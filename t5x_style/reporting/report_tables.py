@@ -1,4 +1,4 @@
-"""What pages about a recipe have in common: times of its stages, curves of its trainings."""
+"""Common parts of pages about a recipe: times of its stages, curves of its trainings."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -60,7 +60,7 @@ def times(stages: Mapping[str, Version], budget: float) -> list[str]:
 
 
 def metrics_of(logs: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
-    """What trainings logged of evaluations, in words, for messages."""
+    """Metrics that trainings logged of evaluations, in words, for messages."""
     names = {name for lines in logs.values() for line in lines for name in line}
     found = sorted(name for name in names if name.startswith(metric_writer.EVALUATIONS))
     return f"they logged {', '.join(found)}" if found else "they logged no evaluation"

@@ -57,7 +57,7 @@ class Analyzer(Protocol):
 
     @property
     def facts(self) -> Mapping[str, str]:
-        """What words are, for the record of an evaluation."""
+        """Description of words, for the record of an evaluation."""
         ...
 
     def __call__(self, texts: Iterable[str]) -> list[list[str]]:

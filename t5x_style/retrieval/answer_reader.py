@@ -1,4 +1,4 @@
-"""A trained reader: what it points at in passages that were retrieved for a question.
+"""Answer questions with a trained reader: it points at spans of retrieved passages.
 
     p(z|x)    softmax of the relevance of the passages that are read
     p(y|z,x)  softmax of the reader's scores over the spans of a passage
@@ -42,7 +42,7 @@ def as_vectors(answer: Answer) -> encoding.Embed:
 
 @dataclasses.dataclass(frozen=True)
 class Found:
-    """What a reader points at in one passage.
+    """A reader's answer in one passage.
 
     Attributes:
       passage: its place among those that were read.
@@ -95,7 +95,7 @@ class Reader:
         self._reading, self._partitioner = reading, partitioner
 
     def read(self, questions: Sequence[str], passages: Sequence[str]) -> list[Found]:
-        """What the reader points at in passages[n] for questions[n]; `passage` counts them."""
+        """Spans that the reader finds in passages[n] for questions[n]; `passage` counts them."""
         if not questions:
             return []
         pairs = self._reading.pairs(questions, passages)
@@ -116,12 +116,12 @@ class Model(Protocol):
 
     @property
     def functions(self) -> Mapping[str, ModelFunction]:
-        """By name."""
+        """Functions by name."""
         ...
 
     @property
     def contract(self) -> Contract:
-        """How it reads texts."""
+        """Contract of the model."""
         ...
 
     @property

@@ -11,7 +11,7 @@ _NUMBERS = 1 << 24  # of passages in memory at a time, about
 def scores(
     kind: str, queries: Representation, passages: Representation, rows: np.ndarray
 ) -> np.ndarray:
-    """How well each query fits its candidates: exactly what `similarity.scores` says of them.
+    """Score each query's candidates, exactly as `similarity.scores` does.
 
     Args:
       kind: of both.

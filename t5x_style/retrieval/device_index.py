@@ -2,7 +2,7 @@
 
 Rows of the corpus are cut over all devices: their vectors, their tokens, and the step at which each
 was embedded. A step searches with fresh query vectors (`search`), takes the tokens of what it found
-(`tokens_at`), and embeds a few rows anew, in turn, so that no row is older than
+(`tokens_at`), and embeds a few rows again, in turn, so that no row is older than
 `max_staleness_steps` (`refresh`). Nothing of it leaves the devices.
 
 Letters: N rows of the corpus, padded; L tokens a row; D vector size; B queries; K hits.
@@ -32,7 +32,7 @@ Arrays = tuple[jax.Array, jax.Array, jax.Array]  # embeddings, row_steps, refuse
 
 
 class Corpus(Protocol):
-    """The rows that an index is made of; read once, when a run starts or goes on.
+    """The rows that an index is made of; read once, when a run starts or resumes.
 
     Attributes:
       rows: true N.
@@ -47,7 +47,7 @@ class Corpus(Protocol):
     fingerprint: str
 
     def tokens(self, start: int, end: int) -> np.ndarray:
-        """[end - start, length] int32 tokens, padding behind a row's end."""
+        """[end - start, length] int32 tokens, padding after a row's end."""
         ...
 
     def column(self, name: str, start: int, end: int) -> np.ndarray:
@@ -61,7 +61,7 @@ class IndexArray(nnx.Variable):
 
 @dataclasses.dataclass(frozen=True)
 class DeviceIndexConfig:
-    """How the corpus is kept and searched.
+    """Settings of the stored corpus and its search.
 
     Attributes:
       dimension: D.
@@ -138,7 +138,7 @@ class DeviceIndex(nnx.Module):
         self.duplicate = _row_array(Table, zeros) if "duplicate" in config.exclude else None
 
     def table_sources(self) -> dict[str, TableSource]:
-        """Where the tables come from, by attribute; see `Objective.table_sources`."""
+        """Sources of the tables, by attribute; see `Objective.table_sources`."""
         corpus, dtype = self.corpus, token_dtype(self.corpus.vocabulary_size)
 
         def padded(read: Callable[[int, int], np.ndarray], fill: int, dtype: Any) -> TableSource:
@@ -216,7 +216,7 @@ class DeviceIndex(nnx.Module):
         return flat.reshape(*rows.shape, -1)
 
     def judge(self, rows: jax.Array, about: Any, judge: Judge) -> jax.Array:
-        """What `judge` says of the tokens of rows, on the devices that hold them.
+        """Apply `judge` to the tokens of rows, on the devices that hold them.
 
         Args:
           rows: [B, K] int32.
@@ -241,7 +241,7 @@ class DeviceIndex(nnx.Module):
         return self.now[...] - jnp.min(jnp.where(steps == NEVER, self.now[...], steps))
 
     def _columns(self) -> dict[str, jax.Array]:
-        """What rows are told apart by, beside their numbers, that `config.exclude` names."""
+        """Columns other than row numbers that `config.exclude` compares rows by."""
         named = {"page": self.page, "duplicate": self.duplicate}
         return {name: array[...] for name, array in named.items() if array is not None}
 
@@ -264,7 +264,7 @@ class DeviceIndex(nnx.Module):
         return self.padded // sharded_top_k.shards()
 
     def rows_per_step(self) -> int:
-        """How many rows each device embeds in a step, at most."""
+        """Number of rows that each device embeds in a step, at most."""
         steps = self.config.max_staleness_steps
         return 0 if steps is None else -(-self._share() // steps)
 
@@ -319,7 +319,7 @@ class DeviceIndex(nnx.Module):
     def _embedded(
         self, arrays: Arrays, local: jax.Array, step: jax.Array, embed: Embed, group: MakeGroup
     ) -> Arrays:
-        """`arrays` with some rows embedded anew.
+        """`arrays` with some rows embedded again.
 
         A vector that is not finite is not written: the row keeps the one it had, and is counted.
 
@@ -351,7 +351,7 @@ def token_dtype(vocabulary_size: int) -> Any:
 
 
 def require_rows(corpus: Corpus, k: int, where: str) -> None:
-    """Raises ValueError unless the corpus has k rows beside the one a query was taken from."""
+    """Raises ValueError unless the corpus has k rows in addition to the query's own."""
     if corpus.rows <= k:
         raise ValueError(
             f"{where}: expected a corpus of more than {k} rows, so that a query can get {k} that "

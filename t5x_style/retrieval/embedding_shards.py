@@ -1,4 +1,4 @@
-"""The folder of a corpus's vectors: shards that appear whole or not at all, and can be made again.
+"""The folder of a corpus's vectors: shards that are complete or absent, and can be rewritten.
 
     folder/shards/00007/vectors.npy     the n texts from 7 x shard_size on; files of other kinds
                                         have the names of `representation_files`
@@ -12,7 +12,7 @@ There are the files of the kinds of representation that were asked for. A manife
 unless dense is the only one, and how vectors of tokens are kept, if they are pooled or quantised.
 
 The version is a fingerprint of everything that the vectors depend on. A shard of another version,
-or one that is damaged, is never mixed in: the writer makes it anew and the reader refuses it.
+or one that is damaged, is never mixed in: the writer makes it again and the reader refuses it.
 """
 
 import dataclasses
@@ -51,7 +51,7 @@ IDS = "ids.json"
 
 @dataclasses.dataclass(frozen=True)
 class Storage:
-    """How vectors are kept.
+    """Settings of stored vectors.
 
     Attributes:
       shard_size: texts in a shard: what a kill costs at most, and, twice, what is held in memory.
@@ -77,11 +77,11 @@ class Storage:
 
     @property
     def token_facts(self) -> dict[str, Any]:
-        """How vectors of tokens are kept; {} as the model gives them."""
+        """Settings of stored token vectors; {} as the model gives them."""
         return compact.facts(self.pool_factor, self.token_dtype)
 
     def kept(self, kind: str, found: Representation, what: str) -> dict[str, np.ndarray]:
-        """File -> array, of a representation on the host as it is kept.
+        """File -> array, of a representation on the host, in the stored form.
 
         Raises:
           ValueError: see `narrowed`.
@@ -94,7 +94,7 @@ class Storage:
         return files
 
     def narrowed(self, array: np.ndarray, what: str) -> np.ndarray:
-        """An array as it is kept: float ones in `dtype`, others as they are.
+        """An array in the stored form: floats in `dtype`, others unchanged.
 
         Raises:
           ValueError: a number is not finite, or leaves the dtype's range.
@@ -158,13 +158,13 @@ class ShardWriter:
         self._background.shutdown()
 
     def missing(self) -> list[int]:
-        """Which shards are still to be made; removes, and says so, what is no shard of ours."""
+        """Shards still to make; removes, and reports, what is no shard of ours."""
         shards = self._folder / "shards"
         shards.mkdir(parents=True, exist_ok=True)
         for path in sorted(shards.iterdir()):
             problem = self._problem(path)
             if problem:
-                print(f"{path}: made anew: {problem}", file=sys.stderr)
+                print(f"{path}: written again: {problem}", file=sys.stderr)
                 shutil.rmtree(path)
         return [n for n in range(len(self._bounds)) if not self._path(n).exists()]
 
@@ -208,7 +208,7 @@ class ShardWriter:
         )
 
     def _facts(self) -> dict[str, Any]:
-        """What manifests say of the storage."""
+        """Manifest entry of the storage."""
         kinds = {} if self._kinds == [DENSE] else {"kinds": self._kinds}
         tokens = {"tokens": facts} if (facts := self._storage.token_facts) else {}
         return {"dtype": self._storage.dtype, **kinds, **tokens}
@@ -260,13 +260,13 @@ def read(
     kinds: Sequence[str] = (DENSE,),
     expected: Mapping[str, Any] | None = None,
 ) -> tuple[dict[str, Representation], list[str], Contract, str]:
-    """What a `ShardWriter` finished; every byte is checked.
+    """Read what a `ShardWriter` finished; every byte is checked.
 
     Args:
       folder: of the writer.
       kinds: of representations that are read.
       expected: `pool_factor` and `token_dtype` that vectors of tokens must have been written with,
-        either or both; None takes them as they are.
+        either or both; None accepts any.
 
     Returns:
       Representations by kind, which stay on disk until they are sliced: a dense one [N, D] float32,

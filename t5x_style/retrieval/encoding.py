@@ -1,4 +1,4 @@
-"""From packed token groups to the representations of each text, in memory or part by part."""
+"""Encode packed token groups into the representations of each text, in memory or in parts."""
 
 import collections
 import dataclasses

@@ -59,7 +59,7 @@ class ExactIndex:
 
     @property
     def passages(self) -> Representation:
-        """What it was given."""
+        """Passages that it was given."""
         return self._passages
 
     def search(self, queries: Representation, k: int) -> tuple[np.ndarray, np.ndarray]:
@@ -163,7 +163,7 @@ def top_k(
 
 
 def _prepared(kind: str, block: Representation, size: int) -> Any:
-    """Vectors [n, D] -> [size, D] with zeros, on the device; entries as they are."""
+    """Vectors [n, D] -> [size, D] with zeros, on the device; entries unchanged."""
     if kind != DENSE:
         return block
     return jnp.asarray(np.pad(block, ((0, size - len(block)), (0, 0))))
@@ -206,7 +206,7 @@ def _better(
     """The best k of what was found so far [Q, k] and of the scores [Q, C] from row `first` on."""
     best_scores, best_rows = best
     width = best_scores.shape[1]
-    # top_k prefers the earlier of equal scores, and earlier blocks stand first: ties go by row.
+    # top_k prefers the earlier of equal scores, and earlier blocks come first: ties go by row.
     scores, at = jax.lax.top_k(scores, min(width, scores.shape[1]))
     rows = jnp.where(jnp.isfinite(scores), at + first, index_lib.NO_ROW)
     scores, at = jax.lax.top_k(jnp.concatenate([best_scores, scores], axis=1), width)

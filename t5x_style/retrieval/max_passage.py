@@ -75,7 +75,7 @@ class Documents:
 def search(
     among_rows: Search, ids: Sequence[str], documents: Documents | None, depth: int
 ) -> tuple[Sequence[str], np.ndarray, np.ndarray]:
-    """What is found, as `ranking.make_run` takes it: ids, scores and rows [Q, depth].
+    """Search results, as `ranking.make_run` takes them: ids, scores and rows [Q, depth].
 
     Args:
       among_rows: searches the rows of an index.

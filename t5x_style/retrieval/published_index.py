@@ -1,7 +1,7 @@
 """Indexes in folders: built, measured and published by any `IndexType`, and opened again.
 
 The manifest of a version names the type that made it, as the dotted path of its class, and holds
-its settings: so what opens an index names no implementation, and a new one is a file of its own.
+its settings: so what opens an index names no implementation, and a new one needs one new file.
 """
 
 import dataclasses
@@ -37,7 +37,7 @@ _IDS = "ids.json"
 # Passages whose neighbours measure the recall of a new index; MaxSim is slow
 _SAMPLE = {DENSE: 256, SPARSE: 256, MULTI_VECTOR: 32}
 _RECALL_AT = 10
-_ROUNDING = 1e-5  # of a product in float32, relative to the vectors' lengths, with room
+_ROUNDING = 1e-5  # of a product in float32, relative to the vectors' lengths, with a margin
 
 WriteMore = Callable[[Path], Mapping[str, Any]]
 
@@ -70,7 +70,7 @@ def publish(
 
     Raises:
       RecallError: recall is below `minimum_recall`; what was published before stays.
-      PublishError: no room, or no permission to write; what was published before stays, too.
+      PublishError: the disk is full or not writable; what was published before stays, too.
       RepresentationError: the index holds another kind of representation.
       ValueError: passages, ids and contract do not belong together.
     """

@@ -1,4 +1,4 @@
-"""The same queries asked of an index over training: how much of what they get is new, and right."""
+"""Probe queries of an index during training: churn and recall of their results."""
 
 from collections.abc import Callable
 
@@ -13,7 +13,7 @@ Answers = tuple[jax.Array, jax.Array]  # rows [probes, hits] and recall [] float
 
 
 class Probes(nnx.Module):
-    """Asked at the start, and again once every row has been embedded anew.
+    """Queries searched at the start, and again once every row has been embedded again.
 
     Args:
       probes: how many queries are asked.

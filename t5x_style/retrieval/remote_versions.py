@@ -3,7 +3,7 @@
     gs://BUCKET/FOLDER/versions/7/...   as in `versioned_folder`; manifest.json is uploaded last
 
 A version is there when its manifest is. The machine that publishes works in a folder of its disk,
-which holds the manifests of all versions there, so that numbers go on, and never the same twice.
+which holds the manifests of all versions there, so that numbers increase and are never reused.
 Copies elsewhere have all files, compared with the hashes of the manifest.
 """
 

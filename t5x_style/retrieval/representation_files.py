@@ -69,7 +69,7 @@ def _write(path: Path, array: Any) -> None:
 
 
 def read(folder: Path, kind: str) -> Representation:
-    """What `write` wrote; all but offsets stays on disk.
+    """Read what `write` wrote; all but offsets stays on disk.
 
     Raises:
       IndexDamaged: the arrays do not fit together.

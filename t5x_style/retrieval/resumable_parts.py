@@ -1,4 +1,4 @@
-"""The lines of a long job in parts that appear whole or not at all, so that it can be continued.
+"""Write the lines of a long job in parts that are complete or absent, so that it can resume.
 
     folder/parts/3f0c.../00007.jsonl    the lines of the items 7 x size to 8 x size - 1
     folder/negatives.jsonl              all of them, once every part is there; the parts are removed
@@ -104,7 +104,7 @@ def bounds(count: int, size: int) -> list[tuple[int, int]]:
 
 
 def agreed(missing: list[int], count: int) -> list[int]:
-    """What process 0 found missing of `count` parts, in every process: only it need see them."""
+    """Missing parts of `count`, from process 0, in every process: only it need see them."""
     marked = np.isin(np.arange(count), missing)
     if jax.process_count() > 1:
         marked = np.asarray(multihost_utils.broadcast_one_to_all(marked))

@@ -68,7 +68,7 @@ class ScannIndex:
 
 @dataclasses.dataclass(frozen=True)
 class Scann(index_lib.IndexType):
-    """How much a ScaNN index looks at.
+    """Settings of ScaNN: how much an index searches.
 
     Attributes:
       brute_force_below: up to this many passages every vector is compared.

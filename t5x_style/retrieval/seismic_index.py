@@ -88,7 +88,7 @@ class SeismicIndex:
 
 @dataclasses.dataclass(frozen=True)
 class Seismic(index_lib.IndexType):
-    """How much a Seismic index holds and looks at.
+    """Settings of Seismic: how much an index holds and searches.
 
     Attributes:
       postings: passages that are kept of a token, on average; those of small weight go.

@@ -1,4 +1,4 @@
-"""`DeviceIndex` asked from the host: its vectors are cut over the devices of this process.
+"""`DeviceIndex` searched from the host: its vectors are sharded over this process's devices.
 
 For corpora whose exact search is too slow on the host, and on CPUs that ScaNN does not run on.
 """

@@ -1,4 +1,4 @@
-"""Rows that are cut over all devices, as queries of all devices see them: the best k, and takes.
+"""Search rows that are sharded over all devices: the best k for queries of all devices.
 
 The corpus lies on all axes of the mesh; queries on the data axes, with copies along the others. One
 device, or none in context, is a mesh of one.
@@ -31,7 +31,7 @@ def shards() -> int:
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """Where a device's share of the corpus begins, and how results come together.
+    """Place of a device's share of the corpus, and how results are combined.
 
     Attributes:
       first: [] int32, its first row.
@@ -153,7 +153,7 @@ def _take_local(dtype: DTypeLike, place: Place, rows: jax.Array, table: jax.Arra
 
 @dataclasses.dataclass(frozen=True)
 class Judgement:
-    """What `judge` says of rows, a few of each query's at a time; see `DeviceIndex.judge`."""
+    """Result of `judge` for rows, a few of each query's at a time; see `DeviceIndex.judge`."""
 
     judge: Callable[[jax.Array, jax.Array, Any], jax.Array]
     at_once: int

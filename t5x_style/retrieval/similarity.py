@@ -1,4 +1,4 @@
-"""How well a query fits a passage, by the kind of their representations, on the host.
+"""Similarity of a query and a passage, by the kind of their representations, on the host.
 
 | kind | score | nothing in common, so no hit |
 |---|---|---|

@@ -68,7 +68,7 @@ class TextCollector:
         return example_ids
 
     def finish(self) -> Representations:
-        """By kind, on the host, in the order of the ids.
+        """Representations by kind, on the host, in the order of the ids.
 
         Raises:
           EncodingError: a text is missing or repeated, its numbers are NaN or Inf, or it has a

@@ -1,4 +1,4 @@
-"""Folders that appear whole or not at all, in versions.
+"""Versioned folders that are complete or absent.
 
     folder/versions/7/...      files and, written last, manifest.json with their sizes and sha256
     folder/versions/8.tmp/     what a writer that was killed leaves; removed by the next writer
@@ -61,7 +61,7 @@ def require_keep(keep: int) -> None:
 
 
 class PublishError(ValueError):
-    """A version cannot be written: no room, or no permission. What was published before stays."""
+    """A version cannot be written: disk full or no permission. What was published before stays."""
 
 
 @contextlib.contextmanager
@@ -73,12 +73,12 @@ def writing(folder: Path, *errors: type[Exception]) -> Iterator[None]:
         there = next(one for one in (folder, *folder.parents) if os.path.exists(one))
         raise PublishError(
             f"{folder} cannot be written ({error}); {shutil.disk_usage(there).free:,} bytes are "
-            "free there. Make room, or publish elsewhere; what was published before stays."
+            "free there. Free disk space, or publish elsewhere; what was published before stays."
         ) from error
 
 
 def require_writable(folder: str | Path) -> Path:
-    """Where the versions of a folder go; raises PublishError unless files can be made there."""
+    """Folder of the versions; raises PublishError unless files can be made there."""
     versions = Path(folder) / "versions"
     with writing(versions, OSError):
         versions.mkdir(parents=True, exist_ok=True)
@@ -128,7 +128,7 @@ def current(folder: str | Path) -> Path:
 
 
 def version_folder(folder: str | Path, number: int) -> Path:
-    """Where a version is."""
+    """Path of a version."""
     return Path(folder) / "versions" / str(number)
 
 

@@ -226,7 +226,7 @@ def fine_tuning_rate(config: EncoderConfig, rate: float | None = None) -> float:
 
     Args:
       config: of the encoder.
-      rate: at the peak, taken as it is; None: by the width.
+      rate: at the peak, used unchanged; None: by the width.
     """
     if rate is not None:
         return rate

@@ -1,4 +1,4 @@
-"""Fills the tables of an objective: what a run reads from a source instead of from a checkpoint.
+"""Fill the tables of an objective, which a run reads from a source instead of a checkpoint.
 
 A table such as a corpus' tokens is as large as the corpus and never changes: checkpoints leave it
 out and name its fingerprint. Each process reads the rows of its own devices alone.
@@ -68,7 +68,7 @@ def _read(name: str, source: TableSource, leaf: Any, sharding: jax.sharding.Shar
 
 
 def fingerprints(sources: Mapping[str, TableSource]) -> dict[str, str]:
-    """By path: what a checkpoint remembers."""
+    """Fingerprints by path, which a checkpoint stores."""
     return {name: source.fingerprint for name, source in sorted(sources.items())}
 
 

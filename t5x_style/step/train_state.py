@@ -1,4 +1,4 @@
-"""Everything that changes while training, as one tree; and how it is created in its sharding."""
+"""The tree of everything that changes during training, and its creation in its sharding."""
 
 import dataclasses
 from collections.abc import Callable
@@ -41,7 +41,7 @@ class TrainState:
 
 @dataclasses.dataclass(frozen=True)
 class Definition:
-    """What stays the same over a run: with it, a TrainState is a model and an optimizer.
+    """Constants of a run: with them, a TrainState is a model and an optimizer.
 
     Attributes:
       graphdef: of the objective; merge(graphdef, params, variables) is the module.

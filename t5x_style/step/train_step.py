@@ -76,7 +76,7 @@ def before_loss(
     corrupt_key: jax.Array,
     retrieve_key: jax.Array,
 ) -> Batch:
-    """What the loss sees of a batch: corrupted, unless it came corrupted, and with evidence."""
+    """Batch that the loss sees: corrupted, unless it came corrupted, and with evidence."""
     if not definition.corrupted:
         batch = jax.lax.stop_gradient(module.corrupt(batch, corrupt_key))
     return jax.lax.stop_gradient(module.retrieve(batch, retrieve_key))

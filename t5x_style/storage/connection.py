@@ -76,7 +76,7 @@ class Connection:
         return self.client().bucket(bucket).blob(name, generation=generation)
 
     def retry(self, path: PathLike) -> Any:
-        """How requests for a path are repeated, as Google's client takes it."""
+        """Retry policy of requests for a path, as Google's client takes it."""
         from google.api_core import retry
 
         patience = self.patience
@@ -152,7 +152,7 @@ def _connect() -> "storage.Client":
 
 
 def _answer(error: BaseException | None) -> str:
-    """What Google says in the body of its answer, or else the first line of the error."""
+    """Message in the body of Google's answer, or else the first line of the error."""
     from google.api_core.exceptions import GoogleAPICallError
 
     if isinstance(error, GoogleAPICallError) and error.response is not None:

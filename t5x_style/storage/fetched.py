@@ -29,7 +29,7 @@ class FetchError(ValueError):
 
 @dataclass(frozen=True)
 class File:
-    """What a file must be.
+    """Size and hash that a file must have.
 
     Attributes:
       size: bytes.
@@ -51,7 +51,7 @@ def kept(folder: Path, wanted: Mapping[str, File]) -> Iterator[None]:
       wanted: path in the folder -> what it is.
 
     Raises:
-      FetchError: a file is not there, is another one, or there is no room for it.
+      FetchError: a file is not there, is another one, or the disk has no space for it.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with open(folder / LIST, "a+", encoding="utf-8") as file:
@@ -128,10 +128,10 @@ def make_room(needed: int, spared: Path) -> None:
             used -= sizes[folder]
     if not _fits(needed, used, limit):
         raise FetchError(
-            f"{root}: expected room for {needed:,} bytes more, found {_free():,} bytes free on "
+            f"{root}: expected space for {needed:,} bytes more, found {_free():,} bytes free on "
             f"its disk and {used:,} bytes in copies that are being read"
             + (f", with {LIMIT}={os.environ[LIMIT]}" if limit is not None else "")
-            + f". Make room, or set {places.CACHE} to a folder of a larger disk."
+            + f". Free disk space, or set {places.CACHE} to a folder of a larger disk."
         )
 
 

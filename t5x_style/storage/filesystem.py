@@ -51,7 +51,7 @@ class ObjectFileSystem(fsspec.AbstractFileSystem):
         raise errors.Missing(f"{url}: no object has this name, or a name below it.")
 
     def ls(self, path: str, detail: bool = True, **_: Any) -> list[Any]:
-        """What is directly in a folder; an object lists itself."""
+        """Direct content of a folder; an object lists itself."""
         url = self._url(path)
         files, folders = self.client.children(url)
         found = [*map(_info, files), *map(_folder, folders)] or [self.info(path)]
@@ -73,7 +73,7 @@ class ObjectFileSystem(fsspec.AbstractFileSystem):
         return found if kwargs.get("detail") else sorted(found)
 
     def walk(self, path: str, *args: Any, **kwargs: Any) -> Iterator[Any]:
-        """As fsspec's, with `gs://`: epath makes paths of the folders without adding it."""
+        """Walk as fsspec's, with `gs://`: epath makes paths of the folders without adding it."""
         for folder, *rest in super().walk(path, *args, **kwargs):
             yield (self._url(folder), *rest)
 

@@ -1,4 +1,4 @@
-"""Files that somebody else writes meanwhile, such as the log of a training, as they are now."""
+"""Current copies of files that another process still writes, such as the log of a training."""
 
 from pathlib import Path
 
@@ -10,8 +10,8 @@ _FOLDER = "latest"  # below the cache
 def latest(path: Path) -> Path:
     """A copy, to be read, of what object storage has at a path now.
 
-    It lies apart from the local copy of the folder around it: a machine that goes on with a stage
-    believes what is in that one.
+    It is separate from the local copy of the folder around it: a machine that resumes a stage
+    relies on what is in that one.
 
     Returns:
       the path itself where it is on no object storage. Where nothing is there, the copy is missing.

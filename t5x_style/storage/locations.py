@@ -1,4 +1,4 @@
-"""Where a bucket is, next to where the accelerators are."""
+"""Compare the location of a bucket with that of the accelerators."""
 
 from t5x_style.storage import objects, paths
 from t5x_style.storage.objects import PathLike
@@ -8,7 +8,7 @@ MULTI_REGIONS = {"us": ("us-",), "eu": ("europe-",), "asia": ("asia-",)}
 
 
 def warning(path: PathLike, zone: str, client: objects.Objects | None = None) -> str:
-    """What is wrong with a bucket's place for machines in a zone; "" if nothing is.
+    """Warning about a bucket's location for machines in a zone; "" if it is fine.
 
     Args:
       path: any path in the bucket.

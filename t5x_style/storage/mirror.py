@@ -1,4 +1,4 @@
-"""A local folder and its objects, kept the same.
+"""Keep a local folder and its objects the same.
 
 `push` uploads what is new or changed, and deletes the objects of files that are gone. A file that
 makes the others of its folder count, such as a checkpoint's record, is uploaded after all others,

@@ -30,7 +30,7 @@ GET_BUCKET = "storage.buckets.get"
 
 @dataclass(frozen=True)
 class Stat:
-    """What is known of an object.
+    """Metadata of an object.
 
     Attributes:
       path: gs://BUCKET/NAME.
@@ -188,7 +188,7 @@ class Objects(Connection):
         return self.call(path, CREATE, upload)
 
     def stat(self, path: PathLike) -> Stat:
-        """What is known of an object.
+        """Metadata of an object.
 
         Raises:
           errors.Missing, errors.NoPermission, errors.Unreachable.

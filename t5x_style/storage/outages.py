@@ -1,4 +1,4 @@
-"""How long a driver continues without object storage, where its trials may train meanwhile."""
+"""Limit on how long a driver runs without object storage, where its trials may train meanwhile."""
 
 from collections.abc import Callable
 
@@ -8,7 +8,7 @@ PATIENCE_SECONDS = 3600.0
 
 
 class Outage:
-    """Since when object storage does not answer."""
+    """Start of the time in which object storage does not answer."""
 
     def __init__(self, say: Callable[[str], None], clock: Callable[[], float]) -> None:
         """Args:

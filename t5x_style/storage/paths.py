@@ -1,4 +1,4 @@
-"""Paths on object storage: which are, and what they consist of."""
+"""Parse paths on object storage."""
 
 import os
 

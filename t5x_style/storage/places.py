@@ -1,4 +1,4 @@
-"""Where the local copy of what is on object storage lies, and the other way round.
+"""Map paths on object storage to their local copies, and back.
 
     gs://bucket/runs/mine/train   <->   ~/.cache/kennel/gs/bucket/runs/mine/train
 

@@ -1,4 +1,4 @@
-"""JSON records, and links, that are whole or not there: here, and where this is the copy of."""
+"""JSON records, and links, that are complete or absent: here, and in the original of a copy."""
 
 import json
 import os

@@ -51,7 +51,7 @@ def fetch(url: str) -> Path | None:
 
 
 def _known() -> dict[str, list[int]]:
-    """What copies were of; {} where the record was cut short: they are downloaded again."""
+    """Sources of copies; {} where the record was cut short: they are downloaded again."""
     try:
         return dict(json.loads((places.cache() / _STATE).read_text(encoding="utf-8")))
     except (FileNotFoundError, ValueError):
@@ -67,7 +67,7 @@ def _download(there: Stat) -> None:
 
 
 def _temporary(copy: Path) -> list[Path]:
-    """What downloads that were killed have left."""
+    """Remains of killed downloads."""
     found = copy.rglob(".*.tmp") if copy.is_dir() else copy.parent.glob(f".{copy.name}.*.tmp")
     return list(found)
 

@@ -1,4 +1,4 @@
-"""Sizes as people write them: 200GB, 1.5 TiB."""
+"""Parse sizes as people write them: 200GB, 1.5 TiB."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""The axes of a sweep: what varies, between what, and when.
+"""The axes of a sweep: parameters, their values, and their conditions.
 
     LEARNING_RATE/sweep.Axis.log_uniform = (1e-5, 1e-3)
     POOLING/sweep.Axis.values = ['cls', 'mean']
@@ -37,7 +37,7 @@ UNSET = Unset()
 
 @dataclass(frozen=True)
 class Axis:
-    """What varies.
+    """A parameter that varies.
 
     Attributes:
       name: of the axis; `when` of other axes and reports use it.
@@ -123,7 +123,7 @@ def is_among(value: Any, values: Sequence[Any]) -> bool:
 
 
 def problems(axes: Sequence[Axis]) -> Iterator[str]:
-    """What is wrong with axes: each by itself, and together."""
+    """Errors of axes: each by itself, and together."""
     if not axes:
         yield "no axis: bind at least one, such as LEARNING_RATE/sweep.Axis.values = [1e-5, 2e-5]"
     known = {axis.name: axis for axis in axes}
@@ -137,7 +137,7 @@ def problems(axes: Sequence[Axis]) -> Iterator[str]:
                 f"({other.where})"
             )
     if circle := _circle(axes):
-        yield f"{known[circle[0]].where}: `when` leads in a circle: {' -> '.join(circle)}"
+        yield f"{known[circle[0]].where}: `when` forms a cycle: {' -> '.join(circle)}"
 
 
 def _range(axis: Axis) -> Iterator[str]:
@@ -185,7 +185,7 @@ def _conditions(axis: Axis, known: Mapping[str, Axis]) -> Iterator[str]:
 
 
 def _circle(axes: Sequence[Axis]) -> list[str]:
-    """A circle of conditions, as names from an axis back to itself; [] where there is none."""
+    """A cycle of conditions, as names from an axis back to itself; [] where there is none."""
     try:
         graphlib.TopologicalSorter({axis.name: list(axis.when) for axis in axes}).prepare()
     except graphlib.CycleError as error:
@@ -216,7 +216,7 @@ def ordered(axes: Sequence[Axis]) -> list[Axis]:
 def bindings(
     axes: Sequence[Axis], values: Mapping[str, Any], no_change: Mapping[str, Set[str]]
 ) -> dict[str, Any]:
-    """What a configuration binds: macro -> value.
+    """Bindings of a configuration: macro -> value.
 
     Args:
       axes: of the sweep.

@@ -1,4 +1,4 @@
-"""`best.gin`: the recipe with what the winner binds, to be run as any recipe."""
+"""`best.gin`: the recipe with the winner's bindings, which runs as any recipe."""
 
 from pathlib import Path
 

@@ -32,7 +32,7 @@ Records = dict[str, Record]
 
 
 class Source(Protocol):
-    """Where trials come from."""
+    """Source of trials."""
 
     def trials(self) -> Sequence[Trial]:
         """Those that are known, in order; the order never changes."""
@@ -197,11 +197,11 @@ class Driver:
             one.lease.release()
 
     def _seconds(self, one: Running) -> float:
-        """How long this attempt has run."""
+        """Seconds that this attempt has run."""
         return self._clock() - one.began - one.job.waited() if one.took is None else one.took
 
     def _outcome(self, one: Running, code: int) -> Record:
-        """What became of a trial that ended by itself; stopped again and again, it has failed."""
+        """Outcome of a trial that ended by itself; stopped again and again, it has failed."""
         trial = one.trial
         found = self._outcomes.of(trial, one.kept.record, code)
         if found.status == "preempted" and not self.changed and code != NOT_RUN:
@@ -244,7 +244,7 @@ class Driver:
             self.changed = True
             self._say(
                 f"{self._sweep.title}: the sweep file or a gin file of its recipe changed since "
-                "this command read it. No further trial starts; those that run go on. The same "
+                "this command read it. No further trial starts; those that run continue. The same "
                 "command then continues with the new file."
             )
 

@@ -1,4 +1,4 @@
-"""What a sweep will cost, from the seconds that similar stages took before."""
+"""Estimate the cost of a sweep from the seconds that similar stages took before."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -68,7 +68,7 @@ def estimate(plan: Plan, versions: Iterable[Version]) -> float | None:
 
 
 def _longer(plan: Plan, old: dict[str, str]) -> float:
-    """How many times as long the planned stage is, by its job's measure of length."""
+    """Factor by which the planned stage is longer, by its job's measure of length."""
     if not plan.job.length:
         return 1.0
     measure = plan.job.length[0]

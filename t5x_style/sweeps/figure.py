@@ -28,7 +28,7 @@ TEXT = 8  # points
 
 @dataclass(frozen=True)
 class Scale:
-    """Where the values of an axis are drawn.
+    """Scale on which the values of an axis are drawn.
 
     Attributes:
       values: the different ones in order: numbers, or else any values, sorted by their text.
@@ -52,7 +52,7 @@ class Scale:
         return float([to_gin(one) for one in self.values].index(to_gin(value)))
 
     def share(self, value: Any) -> float:
-        """How far between the lowest and the highest value it is, from 0 to 1."""
+        """Position between the lowest and the highest value, from 0 to 1."""
         ends = (self.place(self.values[0]), self.place(self.values[-1]), self.place(value))
         low, high, place = map(math.log, ends) if self.logarithmic else ends
         return 0.5 if low == high else (place - low) / (high - low)
@@ -344,7 +344,7 @@ def _parallel(axis: Any, results: Results, found: Sequence[Row]) -> None:
 
 
 def _line(row: Row, is_best: bool, colour: Any) -> dict[str, Any]:
-    """How a configuration is drawn among all axes."""
+    """Line of a configuration across all axes."""
     if row.name == DEFAULT:
         label = "the default, which is the best" if is_best else "the default"
         return {"color": "black", "linewidth": 3.0 if is_best else 1.8, "zorder": 3, "label": label}

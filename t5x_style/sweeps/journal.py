@@ -2,7 +2,7 @@
 
     optuna-dashboard runs/rates/optuna.journal
 
-It is written anew with each report and never read back: the records of trials are what counts.
+It is rewritten with each report and never read back: the records of trials are what counts.
 """
 
 import importlib.util
@@ -68,7 +68,7 @@ def _trial(optuna: Any, trial: Trial, record: Record, distributions: Mapping[str
 
 
 def _distribution(optuna: Any, results: Results, axis: str) -> Any:
-    """What Optuna is to know of an axis: the range of its values so far, or choices, as in gin."""
+    """Optuna's distribution of an axis: the range of its values so far, or choices, as in gin."""
     every = [trial.configuration.values for trial in results.trials]
     values = [one[axis] for one in every if axis in one]
     kinds = optuna.distributions

@@ -1,4 +1,4 @@
-"""Where trials run: an interface, and the machine at hand."""
+"""Launchers of trials: an interface, and one for this machine."""
 
 import contextlib
 import os
@@ -43,7 +43,7 @@ class Launcher(Protocol):
     devices: int
 
     def free(self) -> int:
-        """How many more trials can be started now."""
+        """Number of further trials that can be started now."""
 
     def is_waiting(self) -> bool:
         """Whether more can be started once other drivers end."""
@@ -193,7 +193,7 @@ def _cores() -> list[int]:
 
 @contextlib.contextmanager
 def _on(cores: Sequence[int]) -> Iterator[None]:
-    """What starts meanwhile runs on these cores alone, where the system can do that."""
+    """Run what starts meanwhile on these cores alone, where the system can do that."""
     if not hasattr(os, "sched_setaffinity"):
         yield
         return

@@ -1,4 +1,4 @@
-"""What a trial is judged by: a metric of one stage, read from what the stage leaves.
+"""The measure of a trial: a metric of one stage, read from the stage's output.
 
 retriever/eval/dev/MRR@10                    a line of a training's log
 evaluation/systems/finetuned/MRR@10          a number in the `metrics` of any other stage
@@ -40,7 +40,7 @@ def steps(plan: Plan) -> int | None:
 
 
 def problem(plan: Plan, stage: str, metric: str) -> str | None:
-    """What is wrong with a metric, as far as can be known before its stage runs.
+    """Error of a metric, as far as it can be known before its stage runs.
 
     Args:
       plan: of the stage.

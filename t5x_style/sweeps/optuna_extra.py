@@ -1,4 +1,4 @@
-"""Optuna, which samplers and pruners come from: an optional library, and a quiet one."""
+"""Import Optuna, the optional library of samplers and pruners, with little logging."""
 
 import warnings
 from typing import Any

@@ -1,4 +1,4 @@
-"""What is known of a trial: its record, and what its stages have left since."""
+"""Outcome of a trial: its record, and what its stages have written since."""
 
 import re
 from dataclasses import replace
@@ -49,7 +49,7 @@ class Outcomes:
         return self._records.run_dir(trial.name) / self._sweep.stage
 
     def of(self, trial: Trial, record: Record, code: int) -> Record:
-        """What became of a trial whose recipe ended by itself.
+        """Outcome of a trial whose recipe ended by itself.
 
         Args:
           trial: whose.
@@ -80,7 +80,7 @@ class Outcomes:
             return None, measures.number(path, sweep.metric)
 
     def unrecorded_seconds(self, trial: Trial) -> float:
-        """How long an attempt ran whose driver was killed, as far as its log says.
+        """Seconds of an attempt whose driver was killed, as far as its log says.
 
         It is 0 for a sweep on object storage: files here may be copies, whose times say when they
         were copied, and a trial on slices waited for them first.

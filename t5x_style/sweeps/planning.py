@@ -1,4 +1,4 @@
-"""What the trials of a sweep would make: a plan of every stage, as if nothing had been made yet.
+"""Plan every stage of a sweep's trials, as if nothing had been made yet.
 
 Trials whose plans of a stage have one fingerprint share its version: it is made once. The plan of
 the stage that is measured identifies a trial's result: a record of a trial with another plan, from
@@ -35,7 +35,7 @@ class Planned:
     """The recipe of a trial, up to the stage that is measured.
 
     Attributes:
-      recipe: with a folder that stands for that of any trial.
+      recipe: with a placeholder for the folder of a trial.
       flags: its command line.
       chain: stage -> plan, see `recipe_planning.chained`.
     """
@@ -51,12 +51,12 @@ class Planned:
 
 
 class Planner:
-    """Plans trials; what trials have in common is planned once."""
+    """Plans trials; common parts of trials are planned once."""
 
     def __init__(self, sweep: Sweep, flags: gin_checks.Flags):
         """Args:
         sweep: what is planned.
-        flags: its command line; search paths and the like go on to the recipes.
+        flags: its command line; search paths and the like are passed to the recipes.
         """
         self.sweep = sweep
         self._flags = flags
@@ -102,7 +102,7 @@ class Planner:
         return plans, wrong
 
     def bindings(self, trial: Trial) -> dict[str, Any]:
-        """What a trial sets, its seed among them."""
+        """Bindings of a trial, its seed among them."""
         seed = {} if trial.seed is None else {self.sweep.seed_macro: trial.seed}
         return {**trial.configuration.bindings, **seed}
 
@@ -234,7 +234,7 @@ class Planner:
         return same if axis.is_list else []
 
     def _around(self, axis: Axis) -> dict[str, Any]:
-        """What makes an axis apply: the first value of each condition, and of theirs."""
+        """Values that make an axis apply: the first value of each condition, and of theirs."""
         by_name = {one.name: one for one in self.sweep.axes}
         found: dict[str, Any] = {}
         for name, wanted in axis.when.items():

@@ -1,4 +1,4 @@
-"""Whether a trial is stopped early: a pure function of curves, by Optuna's pruners.
+"""Decide whether a trial is stopped early: a pure function of curves, by Optuna's pruners.
 
 Optuna's study is made from our curves for each decision and thrown away: what it would remember of
 the order and time of events must not decide anything.
@@ -17,8 +17,8 @@ from t5x_style.sweeps.trials import Curve
 # Pruner -> its options with their defaults.
 #   trials: so many before it are needed for a judgement.
 #   first_step: no judgement before this step of the training.
-#   keep: share that goes on at each evaluation.
-#   factor: at each rung one of so many goes on; a rung is so many times as late as the one before.
+#   keep: share that continues at each evaluation.
+#   factor: one in so many continues at each rung; each rung is so many times later than the last.
 OPTIONS: Mapping[str, Mapping[str, float]] = {
     "none": {},
     "median": {"trials": 4, "first_step": 1, "keep": 0.5},
@@ -28,7 +28,7 @@ OPTIONS: Mapping[str, Mapping[str, float]] = {
 
 @dataclass(frozen=True)
 class Pruner:
-    """Which pruner, with all of its options, sorted."""
+    """Name of a pruner, with all of its options, sorted."""
 
     name: str
     options: tuple[tuple[str, float], ...] = ()
@@ -83,7 +83,7 @@ _MADE_BY: Mapping[str, Callable[..., Any]] = {"median": _median, "halving": _hal
 def pruned_at(
     pruner: Pruner, before: tuple[Curve, ...], judged: Curve, larger_is_better: bool
 ) -> int | None:
-    """The first step at which a trial is stopped; None where it goes on.
+    """The first step at which a trial is stopped; None where it continues.
 
     Args:
       pruner: judges.

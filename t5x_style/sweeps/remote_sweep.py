@@ -1,4 +1,4 @@
-"""A sweep's folder on object storage: what other machines have written there, copied here.
+"""Copy what other machines have written of a sweep's folder on object storage.
 
 What is written here goes to object storage first (`storage.records`). What others write is found by
 one listing of the folder, at most every 10 seconds: records of trials, links of their runs. The log

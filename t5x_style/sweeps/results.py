@@ -1,4 +1,4 @@
-"""Gathers what a report is made from: trials, records, and the seconds of the stages they made."""
+"""Gather the input of a report: trials, records, and the seconds of the stages they made."""
 
 from collections.abc import Iterable, Mapping, Sequence
 

@@ -1,4 +1,4 @@
-"""Points that a sampler of Optuna names from the results so far.
+"""Points that an Optuna sampler proposes from the results so far.
 
 Its study is made from our records each time, and the sampler is seeded by the number of the point:
 the same records give the same point. `sources` keeps what was named.
@@ -71,7 +71,7 @@ def _seed(seed: int, number: int) -> int:
 
 
 def _asked(trial: Any, axis: Axis) -> Any:
-    """What a trial of Optuna suggests for an axis; values of lists by their place."""
+    """Value that a trial of Optuna suggests for an axis; values of lists by their place."""
     if axis.is_list:
         return axis.values[trial.suggest_categorical(axis.name, range(len(axis.values)))]
     if axis.scale in ("integer", "log_integer"):

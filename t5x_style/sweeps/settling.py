@@ -1,7 +1,7 @@
-"""What the records of trials come to, once the pruner has judged them: a pure function.
+"""Final records of trials, once the pruner has judged them: a pure function.
 
 A trial is judged at each of its evaluations against the trials before it with the same seed, by
-what they had at the same step, whether they have gone on since or not. So a decision depends on
+what they had at the same step, whether they have continued since or not. So a decision depends on
 curves and on the order of trials, never on the time: not on the number of workers, nor on how often
 a driver was stopped. A decision waits until all trials before have reached the step, or ended.
 """
@@ -78,7 +78,7 @@ def _judged(
         return record
     if record.status != "pruned":
         return record
-    # another pruner, or another order of trials, had stopped it: it may go on
+    # another pruner, or another order of trials, had stopped it: it may continue
     return replace(record, status="preempted", value=None, step=None, reason="")
 
 

@@ -1,4 +1,4 @@
-"""Where the trials of a sweep come from: points that are known at once, or a sampler that is asked.
+"""Sources of a sweep's trials: points that are known in advance, or a sampler.
 
 What a sampler answered is kept in SWEEP_DIR/asked, a file each: asking again after a restart, with
 other results, would give another answer.
@@ -55,7 +55,7 @@ class Known:
 
 
 class Asked:
-    """Trials that a sampler names, each from the results of those before."""
+    """Trials that a sampler proposes, each from the results of those before."""
 
     def __init__(
         self,

@@ -1,8 +1,8 @@
-"""Reads a sweep file: a recipe, what varies, and by what the trials are judged.
+"""Read a sweep file: a recipe, its axes, and the metric of its trials.
 
 The gin form is described in `launch.sweep`, which runs sweeps. A sweep file is never executed, and
 nothing is imported. All that it sets besides `sweep.run` and `sweep.Axis` goes to the recipe of
-every trial, as if it stood on that one's command line.
+every trial, as if it were on that recipe's command line.
 """
 
 import math
@@ -35,7 +35,7 @@ PLACES = ("RUN_DIR", "STORE", "STORE_LIMIT")  # of results: no axes
 
 @dataclass(frozen=True)
 class Limits:
-    """What may be spent; None: no limit.
+    """Limits on the cost; None: no limit.
 
     Attributes:
       trial_steps: of the training that is measured, in one trial.
@@ -269,7 +269,7 @@ def _when(value: Any) -> dict[str, tuple[Any, ...]]:
 
 
 def _settings(config: Config) -> list[Binding]:
-    """What goes to the recipe: all but the sweep's bindings, macros in these, and its folder."""
+    """Settings for the recipe: all but the sweep's bindings, macros in these, and its folder."""
     of_sweep = [one for key, one in config.bindings.items() if key[1] in (RUN, AXIS)]
     used = gin_macros.in_bindings(of_sweep)
     others = [one for key, one in config.bindings.items() if key[1] not in (RUN, AXIS)]
@@ -371,7 +371,7 @@ def _samplers(values: Mapping[str, Any], axes: Sequence[Axis]) -> Iterator[str]:
 
 
 def _points(points: Any, axes: Sequence[Axis]) -> Iterator[str]:
-    """What is wrong with points that are named one by one."""
+    """Errors of points that are named one by one."""
     by_name = {axis.name: axis for axis in axes}
     for point in points if _is(points, (list, tuple), _are_points) else ():
         for name, value in point.items():

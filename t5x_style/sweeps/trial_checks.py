@@ -1,4 +1,4 @@
-"""What makes a trial impossible, found before anything runs: its recipe, its length, its memory."""
+"""Find impossible trials before anything runs: by recipe, length and memory."""
 
 import hashlib
 import json
@@ -49,7 +49,7 @@ def check_recipes(planner: Planner) -> None:
 
 
 def impossible(planner: Planner, trials: Sequence[Trial]) -> Problems:
-    """What is wrong with trials; those that can run are left out."""
+    """Errors of trials; those that can run are left out."""
     plans, wrong = planner.gathered(trials)
     for name, texts in _of_code(plans).items():
         wrong.setdefault(name, []).extend(map(planner.in_words, texts))
@@ -79,7 +79,7 @@ def _too_long(planner: Planner, planned: Planned) -> str:
 
 
 def _of_code(plans: Mapping[str, Planned]) -> Problems:
-    """What the whole-recipe check finds, each stage that trials share checked once."""
+    """Results of the whole-recipe check, each stage that trials share checked once."""
     commands: dict[str, dict[str, Any]] = {}
     users: dict[str, list[tuple[str, str]]] = {}  # command -> trials and their stages
     for trial, one in plans.items():

@@ -1,4 +1,4 @@
-"""What became of each trial, as files: SWEEP_DIR/trials/NAME/trial.json.
+"""Records of trials, as files: SWEEP_DIR/trials/NAME/trial.json.
 
 A record is written whole or not at all, by the driver that holds the trial's lease. Nothing here
 deletes one: a trial that the sweep file describes no more stays, and counts again when it comes

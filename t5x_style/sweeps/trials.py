@@ -1,4 +1,4 @@
-"""Configurations and trials of a sweep, and what became of them.
+"""Configurations and trials of a sweep, and their records.
 
 A configuration gives each axis a value; a trial is a configuration with one seed. Both are named by
 a hash of what they bind, so that a name says what was run whatever the sweep file looks like later.
@@ -16,7 +16,7 @@ from t5x_style.configuration.gin_reader import to_gin
 DIGITS = 10  # of the hash, in a name
 DEFAULT = "default"  # the configuration that binds nothing
 
-# queued: no record. preempted: stopped, and goes on when the driver runs again. done, failed and
+# queued: no record. preempted: stopped, and continues when the driver runs again. done, failed and
 # pruned are final; failed ones run again on request.
 Status = Literal["queued", "running", "preempted", "failed", "pruned", "done"]
 Curve = tuple[tuple[int, float], ...]  # (step, value) of the metric, steps rising
@@ -24,7 +24,7 @@ Curve = tuple[tuple[int, float], ...]  # (step, value) of the metric, steps risi
 
 @dataclass(frozen=True)
 class Configuration:
-    """What the axes are set to.
+    """Values of the axes.
 
     Attributes:
       number: its place in the sweep, from 0.
@@ -45,7 +45,7 @@ class Configuration:
 
 
 def name_of(bindings: Mapping[str, Any]) -> str:
-    """What a configuration with these bindings is called, in whatever order they come.
+    """Name of a configuration with these bindings, in any order.
 
     >>> name_of({"A": 1, "B": 2}) == name_of({"B": 2, "A": 1}), name_of({})
     (True, 'default')
@@ -76,7 +76,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class Record:
-    """What became of a trial.
+    """Record of a trial.
 
     Attributes:
       status: see `Status`.
@@ -98,7 +98,7 @@ class Record:
 
     @property
     def in_words(self) -> str:
-        """What became of the trial, in a line."""
+        """Outcome of the trial, in a line."""
         parts: list[str] = [self.status]
         if self.value is not None:
             parts.append(f"{self.value:.4f}" + (f" at step {self.step}" if self.step else ""))
@@ -122,7 +122,7 @@ class Stages:
 
 @dataclass(frozen=True)
 class Results:
-    """All that a report is made from.
+    """Input of a report.
 
     Attributes:
       title: of the sweep file.
@@ -151,5 +151,5 @@ class Results:
     seconds: Stages = field(default_factory=Stages)
 
     def record(self, trial: Trial) -> Record:
-        """What became of a trial."""
+        """Record of a trial."""
         return self.records.get(trial.name, Record())

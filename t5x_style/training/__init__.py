@@ -1,1 +1,1 @@
-"""The loop around the step: hooks, metrics, where a run starts from."""
+"""The loop around the step: hooks, metrics, the start of a run."""

@@ -1,4 +1,4 @@
-"""How long the device still worked while the host waited for input.
+"""Measure how long the device still worked while the host waited for input.
 
 The host asks for the next batch while the last step runs. Only what it waits after that step has
 ended costs time. The host cannot see the end while it waits, so a thread waits for the step.

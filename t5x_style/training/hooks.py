@@ -1,4 +1,4 @@
-"""What happens between steps: health check, logging, evaluation, saving, profiling, preemption.
+"""Hooks between steps: health check, logging, evaluation, saving, profiling, preemption.
 
 The trainer calls the hooks in a fixed order after every step; each decides whether it is its turn.
 """
@@ -32,7 +32,7 @@ class NonFiniteError(ValueError):
 
 @dataclasses.dataclass
 class StepContext:
-    """What a hook sees: the state just after a step, or before the first one.
+    """Argument of a hook: the state just after a step, or before the first one.
 
     Attributes:
       step: updates applied so far.
@@ -98,7 +98,7 @@ class StopWhenNotFinite:
 class Log:
     """Writes the metrics of every n-th step, with speed over the steps since the last line.
 
-    A metric that counts steps, `NAME_steps`, is told in minutes at that speed, too.
+    A metric that counts steps, `NAME_steps`, is logged in minutes at that speed, too.
     """
 
     def __init__(self, every: int, log: MetricLog, show: Callable[[int, dict[str, float]], None]):
@@ -249,7 +249,7 @@ class Save:
         """Args:
         every: steps between regular checkpoints.
         checkpointer: where they go.
-        meta: kept beside each checkpoint.
+        meta: kept with each checkpoint.
         metric: 'evaluator/metric', larger is better; None keeps no best.
         account: of the time; saving is a part of it.
         """
@@ -301,7 +301,7 @@ class Profile:
 
     def __init__(self, first: int, count: int, folder: str):
         self._first, self._stop, self._folder = first, first + count, folder
-        self._tracing = False  # a run that resumes behind `first` never starts
+        self._tracing = False  # a run that resumes after `first` never starts
 
     def __call__(self, moment: StepContext) -> None:
         ending = moment.last or moment.stop
@@ -353,10 +353,10 @@ class Preemption:
 
 
 def find_rows(is_healthy: Callable[[np.ndarray], bool], rows: int, max_rows: int = 8) -> list[int]:
-    """Which rows make a batch unhealthy, by halving.
+    """Find the rows that make a batch unhealthy, by halving.
 
     Args:
-      is_healthy: tells it for a batch that is filled with the given rows, repeated as needed.
+      is_healthy: whether a batch of the given rows, repeated as needed, is healthy.
       rows: of the whole batch.
       max_rows: stop after that many are found.
 

@@ -1,4 +1,4 @@
-"""Metrics that say that a model is of no use: a training warns, and stops."""
+"""Limits on metrics above which a model is of no use: a training warns, and stops."""
 
 from collections.abc import Callable, Sequence
 

@@ -73,11 +73,11 @@ def how(
 
 
 def _from(parent: Path, step: int) -> tuple[int | None, str]:
-    """What `how` returns for this step, which the optimizer may have been deleted of since."""
+    """Result of `how` for this step, whose optimizer may have been deleted since."""
     if OPTIMIZER in checksums.dropped(parent / "checkpoints" / str(step)):
         return None, (
             f"training starts from step 0: {parent} could be continued from step {step:,}, but "
-            "the optimizer of that checkpoint has been deleted to save room"
+            "the optimizer of that checkpoint has been deleted to save disk space"
         )
     return step, f"continues {parent} from step {step:,}"
 
@@ -127,7 +127,7 @@ def seed(
 
     Raises:
       CheckpointError: the checkpoint, the best one or a file of the source is absent or damaged, or
-        there is no room for the copies; with what to do.
+        the disk has no space for the copies; with what to do.
     """
     finished, target = parent / "checkpoints", folder / "checkpoints"
     shared = Shared(step, evaluate_every)
@@ -151,7 +151,7 @@ def seed(
         for path in checkpoint_directory.half_written(target):  # it may fill the disk
             shutil.rmtree(path, ignore_errors=True)
         raise CheckpointError(
-            f"{folder}: step {step} of {parent} could not be copied: {error}. Make room, and run "
+            f"{folder}: step {step} of {parent} could not be copied: {error}. Free space, and run "
             "the same command: it starts copying again."
         ) from error
     return [*copied, f"checkpoints/{step}"]

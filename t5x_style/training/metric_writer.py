@@ -1,4 +1,4 @@
-"""Where metrics go: jsonl, TensorBoard, and a picture of the curves."""
+"""Writers of metrics: jsonl, TensorBoard, and a picture of the curves."""
 
 import json
 import math
@@ -61,7 +61,7 @@ class MetricLog:
         self._events.write(step, scalars)
 
     def text(self, name: str, text: str) -> None:
-        """Keeps a text beside the curves: the operative configuration, a summary."""
+        """Keeps a text with the curves: the operative configuration, a summary."""
         if self.active:
             (self.folder / name).write_text(text, encoding="utf-8")
 

@@ -1,4 +1,4 @@
-"""A training as its batch source sees it; implements `interfaces.batch_source.ModelView`."""
+"""The view of a training for its batch source; implements `interfaces.batch_source.ModelView`."""
 
 import dataclasses
 from collections.abc import Callable, Mapping

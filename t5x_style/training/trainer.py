@@ -42,7 +42,7 @@ class Cadence:
     """How long training is and how often things happen, in steps.
 
     Attributes:
-      steps: updates in all; 0 leaves what the training starts from as it is.
+      steps: updates in all; 0 leaves the initial parameters unchanged.
       log_every, evaluate_every, save_every: steps between two of these; the last step has all.
       evaluate_at_start: whether the evaluators see the parameters of step 0, too.
       profile_first, profile_count: which steps are traced; count 0 traces none.
@@ -162,7 +162,7 @@ class Trainer:
                 self.checkpointer.wait()
 
     def _meta(self) -> dict[str, Any]:
-        """What a checkpoint has to agree with, to be resumed."""
+        """Metadata of a checkpoint that must match for it to be resumed."""
         tables = static_tables.fingerprints(self._sources())
         return {"plan": self.pipeline.fingerprint, "tables": tables}
 
@@ -183,7 +183,7 @@ class Trainer:
         return specs[0]
 
     def start(self, initialise_from: Sequence[warm_start.Initialise] = ()) -> str:
-        """Resumes if there is a checkpoint, else takes over weights, else starts from scratch.
+        """Resumes if there is a checkpoint, else imports weights, else starts from scratch.
 
         Returns:
           which of these happened, in words.
@@ -206,7 +206,7 @@ class Trainer:
         how = "from scratch"
         if initialise_from:
             self.state = warm_start.apply(self.state, initialise_from, self.shardings)
-            how = "took over weights: " + ", ".join(str(source) for source in initialise_from)
+            how = "imported weights: " + ", ".join(str(source) for source in initialise_from)
         self._fill_tables()
         self._begin()
         return how

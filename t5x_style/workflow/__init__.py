@@ -1,1 +1,1 @@
-"""Stages as immutable versions in a store: what identifies one, where it is, and who may use it."""
+"""Stages as immutable versions in a store: their identity, their place, and who may use them."""

@@ -3,7 +3,7 @@
 An old folder says in its `config.gin` what it was made from. It becomes the version that this
 configuration describes today, if its inputs are those that it was made from. First its record is
 written in the new form, then it is moved into the store and linked to; a kill in between leaves a
-folder that the same command adopts. What cannot be adopted stays as it is, with the reason.
+folder that the same command adopts. What cannot be adopted stays unchanged, with the reason.
 """
 
 import errno
@@ -23,7 +23,7 @@ CONFIG, OPERATIVE = "config.gin", "operative_config.gin"
 
 
 def adopt(run: Path, store_root: str | None, allow: Sequence[str] = ()) -> int:
-    """Adopts every stage folder of a run; returns the number of those that stay as they are.
+    """Adopts every stage folder of a run; returns the number of those that were not adopted.
 
     Args:
       run: the run's folder; relative paths in its records count from the current directory.
@@ -48,7 +48,7 @@ def adopt(run: Path, store_root: str | None, allow: Sequence[str] = ()) -> int:
             signatures.DeclarationError, gin_checks.GinError,
         ) as error:  # fmt: skip
             left += 1
-            print(f"{folder} stays as it is: {error}", flush=True)
+            print(f"{folder} was not adopted: {error}", flush=True)
     return left
 
 
@@ -116,7 +116,7 @@ def _check_inputs(planned: plans.Plan, old: dict[str, Any]) -> None:
             if before != _old_identity(identity, path):
                 raise StoreError(
                     f"input {name} is {path} now, and that is not what it was made from. Adopt "
-                    "the folder that it was made from first, or keep this one as it is."
+                    "the folder that it was made from first, or keep this one unchanged."
                 )
 
 
@@ -133,7 +133,7 @@ def _check_defaults(planned: plans.Plan, folder: Path, flags: gin_checks.Flags) 
 
 
 def _old_identity(identity: str, path: Any) -> str:
-    """What a record without a store said of an input."""
+    """Identity of an input in a record without a store."""
     version = version_at(Path(path)) if isinstance(path, str) and path else None
     if version is not None:
         return str(version.record.get("adopted_from", version.record.get("fingerprint")))

@@ -1,4 +1,4 @@
-"""Garbage collection: which versions may go, and how they go.
+"""Garbage collection: choose versions to delete, and delete them.
 
 A version stays if a link of a run points to it, if it is pinned, if it was used in the last days,
 if a process is making it, or if one that stays was made from it. All others may be deleted, or only
@@ -31,7 +31,7 @@ DAYS = 7.0
 
 @dataclass(frozen=True)
 class Entry:
-    """One version, and what becomes of it.
+    """One version, and the decision about it.
 
     Attributes:
       bytes: on disk.
@@ -114,14 +114,14 @@ def _shown(link: Path) -> str:
 
 
 def _used(version: Version) -> float:
-    """When it was last used; 0 if another process has just deleted it."""
+    """Time of the last use; 0 if another process has just deleted it."""
     with contextlib.suppress(FileNotFoundError):
         return version.last_used()
     return 0.0
 
 
 def _made(version: Version) -> float:
-    """When it was finished; what is unfinished comes after all that is."""
+    """Time of completion; unfinished versions sort after all others."""
     with contextlib.suppress(OSError):
         return (version.folder / STAGE_FILE).stat().st_mtime
     return time.time()
@@ -134,7 +134,7 @@ def lease_name(version: Version) -> str:
 
 
 def _keep_ancestors(versions: dict[str, Version], stays: dict[str, str]) -> None:
-    """What a version that stays was made from stays, too."""
+    """Keep the inputs of every version that stays."""
     todo = list(stays)
     while todo:
         name = todo.pop()

@@ -1,4 +1,4 @@
-"""Which finished version a longer run of the same job may continue from.
+"""Find the finished version from which a longer run of the same job may continue.
 
 A job declares the parameters that only make it longer (`"length"` in its declaration). A version
 that differs in nothing else, and is shorter, becomes the parent of the new one; whether and from

@@ -137,7 +137,7 @@ def _is_main_guard(node: ast.stmt) -> bool:
 
 @dataclass(frozen=True)
 class Inputs:
-    """What a stage reads.
+    """Inputs of a stage.
 
     Attributes:
       identities: macro -> identity of what is there, a list or a dict of them where the macro is
@@ -267,7 +267,7 @@ def _look_up(path: Any, name: str, versions: set[str]) -> tuple[Any, str]:
 
 
 def _of_hub(path: str) -> str:
-    """How to get what has the form of a name on a hub, OWNER/NAME; "" of other paths.
+    """Advice for a path that looks like a name on a hub, OWNER/NAME; "" for other paths.
 
     >>> _of_hub("data/absent/corpus")
     ''
@@ -283,7 +283,7 @@ def _of_hub(path: str) -> str:
 
 
 def _here(path: str) -> Path:
-    """Where an input is on this machine; what is on object storage, and no version, is copied."""
+    """Path of an input on this machine; what is on object storage, and no version, is copied."""
     try:
         where = places.local(path)
         if places.is_remote(path):

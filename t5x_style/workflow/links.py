@@ -86,7 +86,7 @@ def check(store: Store, link: Path) -> Version | None:
     if STAGE_FILE in names or STARTED_FILE in names:
         raise StoreError(
             f"{link} is the folder of a stage that was made without a store, or a copy of a "
-            "version. Nothing was changed in it. To go on with it, run\n"
+            "version. Nothing was changed in it. To continue with it, run\n"
             f"  python -m t5x_style.runs adopt {link.parent}\n"
             "or move it away, and the stage is made in the store."
         )
@@ -241,7 +241,7 @@ def of_stage(link: Path) -> Store:
 
 
 def _target(link: Path, folder: Path) -> str:
-    """What the link says: relative where run and store are moved together, else absolute."""
+    """Target of the link: relative where run and store are moved together, else absolute."""
     store = folder.resolve().parent.parent
     base = link.parent.resolve()
     if store.parent == base.parent or store.parent == base:

@@ -39,7 +39,7 @@ def begin(
 
     Raises:
       space.NoRoom: the version would not fit.
-      leases.LeaseLost: another process has taken over already.
+      leases.LeaseLost: another process has acquired the lease already.
     """
     version = decision.version
     before: dict[str, Any] = {}
@@ -123,7 +123,7 @@ def finish(planned: Plan, folder: Path, outputs: Any, seconds: float, lease: Lea
 
     Raises:
       StageError: the job did not write what it returned, or an input changed meanwhile.
-      leases.LeaseLost: another process has taken over meanwhile; nothing is recorded.
+      leases.LeaseLost: another process has acquired the lease meanwhile; nothing is recorded.
     """
     checked = check_outputs(folder, outputs, planned.entry)
     started = records.read_json(folder / STARTED_FILE) or {}
@@ -165,7 +165,7 @@ def check_inputs(planned: Plan, folder: Path, started: dict[str, Any]) -> None:
         records.write_json(folder / STARTED_FILE, started | {"spoiled": changed})
         raise StageError(
             f"{planned.link}: inputs changed while the stage ran: {changed}. What it made is not "
-            "recorded. Run the same command again: it starts from the inputs as they are now."
+            "recorded. Run the same command again: it starts from the current inputs."
         )
 
 
@@ -218,14 +218,14 @@ def continues(model_dir: str, parent: Path) -> None:
 
 
 def process_start(model_dir: str) -> float | None:
-    """When the process started that makes the version in this folder; None where no stage does."""
+    """Start time of the process that makes the version in this folder; None where no stage does."""
     record = records.read_json(Path(model_dir) / STARTED_FILE) or {}
     found = record.get("process_start")
     return None if found is None else float(found)
 
 
 def name_of(model_dir: str) -> str:
-    """What to call the stage that is being made in this folder, for people who watch it."""
+    """Name of the stage that is being made in this folder, for people who watch it."""
     record = records.read_json(Path(model_dir) / STARTED_FILE) or {}
     return str(record.get("name") or Path(model_dir).name)
 

@@ -1,4 +1,4 @@
-"""What a stage is about to make, and whether it exists already."""
+"""Plan a stage: the version that it would make, and whether it exists already."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -62,7 +62,7 @@ class Plan:
         return places.shown(self.link)
 
     def record(self) -> dict[str, Any]:
-        """What `stage.started.json` and `stage.json` both hold."""
+        """Common content of `stage.started.json` and `stage.json`."""
         return {
             "format": FORMAT,
             "name": self.link.name,
@@ -80,7 +80,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Decision:
-    """Whether a stage runs, and why.
+    """Decision whether a stage runs, and the reason.
 
     Attributes:
       reason: in words.
@@ -97,7 +97,7 @@ class Decision:
 
 
 def code_hash(code: Mapping[str, str]) -> str:
-    """Twelve digits that stand for all of a stage's code."""
+    """A hash of all of a stage's code: twelve digits."""
     return fingerprints.digest(dict(code))[:12]
 
 
@@ -190,7 +190,7 @@ def is_of_code(version: Version, code: Mapping[str, str]) -> bool:
 
 
 def changes_between(record: Mapping[str, Any], planned: Plan) -> dict[str, list[str]]:
-    """What differs in words, by kind: parameters and job."""
+    """Differences in words, by kind: parameters and job."""
     found = {"parameters": differing(record.get("parameters", {}), planned.values.semantic)}
     job = {"name": planned.job.name, "version": planned.job.version}
     if record.get("job", job) != job:
@@ -207,7 +207,7 @@ def differing(old: Values, new: Values) -> list[str]:
 
 
 def in_words(changes: Mapping[str, list[str]]) -> str:
-    """What `changes_between` found, for a message."""
+    """Result of `changes_between`, for a message."""
     return "; ".join(
         some(names) if kind == "parameters" else f"{kind} {some(names)}"
         for kind, names in changes.items()

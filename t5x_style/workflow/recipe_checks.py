@@ -1,4 +1,4 @@
-"""Checks a whole recipe before its first stage runs, and says all that is wrong at once.
+"""Check a whole recipe before its first stage runs, and report all errors at once.
 
 Names and inputs are checked while stages are planned, and nothing is imported for that. Types and
 ranges are in the code that stages run. It is imported in one more process for all stages that are
@@ -27,7 +27,7 @@ CHECKED = "KENNEL_CHECKED"  # set by a sweep, which has asked PROGRAM of all its
 
 
 def survey(recipe: Recipe, flags: gin_checks.Flags) -> dict[str, Decision]:
-    """Which stages are done and what would run, of a recipe without any known problem.
+    """Find stages that are done and that would run, of a recipe without any known problem.
 
     Raises:
       RecipeError: names, inputs, types and ranges of all stages that are wrong.
@@ -53,7 +53,7 @@ def survey(recipe: Recipe, flags: gin_checks.Flags) -> dict[str, Decision]:
 
 
 def budget_note(recipe: Recipe) -> str:
-    """What the budget leaves a single step of, in words; "" where there is nothing."""
+    """Note of the settings that the budget reduces to 1; "" for none."""
     left: dict[str, list[str]] = {}
     for item in recipe.stages:
         for name, number in item.scaled.items():

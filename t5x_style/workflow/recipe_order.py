@@ -1,4 +1,4 @@
-"""The order in which the stages of a recipe run: that in which they read of each other."""
+"""Order the stages of a recipe so that each runs after those that it reads."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -12,7 +12,7 @@ from t5x_style.workflow.recipe_values import Output
 def ordered(described: Sequence[Stage]) -> list[Stage]:
     """Stages in an order in which each one comes after those that it reads.
 
-    Otherwise as they are described: the same recipe always runs in the same order.
+    Otherwise in the order of the recipe: the same recipe always runs in the same order.
 
     Raises:
       RecipeError: a stage or output that is not there, or stages that wait for each other.
@@ -37,7 +37,7 @@ def next_to(companions: Iterable[Companion], stages: Sequence[Stage]) -> tuple[C
     """Companions in the order of their stages.
 
     Args:
-      companions: as they are described.
+      companions: in the order of the recipe.
       stages: all of the recipe, ordered.
 
     Raises:

@@ -1,4 +1,4 @@
-"""What a recipe's command line or its file sets for stages, by their names.
+"""Settings of a recipe's command line or file for its stages, by their names.
 
     --gin.prepare.prepare.max_bad_records=1  a parameter: for every stage that leads to it
     --gin.retriever/LOG_EVERY=10             either, for one stage
@@ -38,7 +38,7 @@ RECIPE_PATH = f"launch.{RECIPE}."
 
 @dataclass(frozen=True)
 class Target:
-    """A stage that flags may be for.
+    """A stage that flags may address.
 
     Attributes:
       flags: its command line.
@@ -53,7 +53,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Given:
-    """What the command line gives a stage under a name; `instead_of` names of the recipe."""
+    """Settings of the command line for a stage by a name; `instead_of` names of the recipe."""
 
     name: str
     text: str
@@ -62,7 +62,7 @@ class Given:
 
 @dataclass(frozen=True)
 class InFile:
-    """What a recipe's file sets for stages by their names.
+    """Settings of a recipe's file for stages, by their names.
 
     Attributes:
       overrides: as those of a command line, macros in their values expanded.
@@ -87,7 +87,7 @@ def split(flags: gin_checks.Flags) -> tuple[gin_checks.Flags, list[Override]]:
 
 
 def of_file(config: Config) -> InFile:
-    """What a recipe's file sets for stages, which is taken out of `config`, the recipe as read."""
+    """Settings of a recipe's file for stages; removed from `config`, the recipe as read."""
     of_stages = [name for name in config.macros if "/" in name]
     parameters = [key for key in config.bindings if not key[1].startswith(RECIPE_PATH)]
     found = [
@@ -283,14 +283,14 @@ def _of_files(target: Target, *overrides: Override) -> gin_checks.Flags:
 
 
 def _key(name: str, target: Target) -> tuple[str, str, str]:
-    """(scope, dotted path, parameter) that a name stands for after a stage's gin files."""
+    """(scope, dotted path, parameter) that a name resolves to after a stage's gin files."""
     config = _of_files(target, (name, "None")).read()
     where = f"{COMMAND_LINE} --gin.{name}"
     return next(key for key, one in config.bindings.items() if one.where == where)
 
 
 def _names(targets: Mapping[str, Target]) -> set[str]:
-    """What stages bind already, as users would write it."""
+    """Names that stages bind already, as users would write them."""
     return {
         binding.name
         for target in targets.values()

@@ -1,4 +1,4 @@
-"""What the stages of a recipe are called with, and which of them are done."""
+"""Plan the stages of a recipe: their command lines, and which of them are done."""
 
 import functools
 import math
@@ -22,7 +22,7 @@ PlanOf = Callable[..., stages.Plan]
 
 @dataclass(frozen=True)
 class Known:
-    """What is known of stages while a recipe is planned or run.
+    """Known facts of stages while a recipe is planned or run.
 
     Attributes:
       done: stage -> the finished version that those after it read.
@@ -102,7 +102,7 @@ def _values(recipe: Recipe, item: Stage, path: Callable[[Output], str]) -> dict[
 
 
 def output_path(recipe: Recipe, output: Output, known: Known) -> str:
-    """Where an output is; for a stage still to run, a stand-in that `plan` knows."""
+    """The path of an output; for a stage still to run, a placeholder that `plan` knows."""
     if output.stage in known.pending:
         return str(recipe.link(output.stage) / f"<{output.name}>")
     version = known.done[output.stage]
@@ -151,7 +151,7 @@ def chained(recipe: Recipe, flags: gin_checks.Flags, plan_of: PlanOf = stages.pl
 def look_up(
     recipe: Recipe, flags: gin_checks.Flags, problems: Problems
 ) -> tuple[Known, dict[str, Decision]]:
-    """Which stages are done and what each of them is waiting for; runs nothing.
+    """Find stages that are done, and what each of the others is waiting for; runs nothing.
 
     Every name, reference and link of the recipe is checked on the way. A stage with `problems`,
     to which they are added, counts as new.

@@ -1,4 +1,4 @@
-"""All that is wrong with a recipe, gathered and said at once, and where its values come from."""
+"""Gather all errors of a recipe into one message, with the places of their values."""
 
 import dataclasses
 import re
@@ -18,7 +18,7 @@ _SHOWN = 3  # places of a problem
 
 @dataclasses.dataclass
 class _Problem:
-    """Where one thing that is wrong was found.
+    """Place of one error.
 
     Attributes:
       lead: what first refused it.
@@ -38,7 +38,7 @@ class _Problem:
 
 
 class Problems:
-    """What is wrong, each with the stages where it was found.
+    """Errors, each with the stages in which it was found.
 
     Attributes:
       without_plan: stages whose problems left them without a plan.
@@ -61,7 +61,7 @@ class Problems:
             problem.places.setdefault(places)
 
     def plan(self, stage: str, make: Callable[[], Plan]) -> Plan | None:
-        """What `make` returns, or None, with the problems of names and of inputs noted."""
+        """Result of `make`, or None, with the problems of names and of inputs noted."""
         try:
             return make()
         except (GinError, InputError) as error:
@@ -90,7 +90,7 @@ class Problems:
 
 
 def _parts(text: str) -> tuple[str, str, str]:
-    """What refused a value, what is wrong with it, and where it is bound; the first and the last
+    """Split a message into what refused a value, the error, and its place; the first and the last
     are "" of other problems.
 
     >>> _parts("@bert.BertConfig: heads must be 1 or more (heads = 0 at a.gin:3)")

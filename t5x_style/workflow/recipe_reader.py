@@ -1,4 +1,4 @@
-"""Reads a recipe: which stages, in which order, and what each reads of the others.
+"""Read a recipe: its stages, their order, and what each reads of the others.
 
 The gin form is described in `launch.recipe`, which runs recipes; `t5x_style.preflight` reads them.
 A recipe is never executed by gin: `%stage.output` has no meaning there, and nothing is imported.
@@ -70,7 +70,7 @@ def load(flags: gin_checks.Flags) -> Recipe:
 
     Raises:
       GinError: unknown or unused names, wrong types; the message has all that were found.
-      RecipeError: a reference to a stage or output that does not exist, or in a circle.
+      RecipeError: a reference to a stage or output that does not exist, or is part of a cycle.
     """
     own, overrides = recipe_overrides.split(flags)
     config = own.read_all()
@@ -150,13 +150,13 @@ def _for_companions(recipe: Recipe, flags: gin_checks.Flags) -> Recipe:
 
 
 class _Wrong:
-    """What is wrong, gathered, so that one message has all of it."""
+    """Errors, gathered for one message."""
 
     def __init__(self) -> None:
         self.texts: list[str] = []
 
     def call(self, make: Callable[[], Any]) -> Any:
-        """What `make` returns; None after an error, which is noted."""
+        """Result of `make`; None after an error, which is noted."""
         try:
             return make()
         except (GinError, RecipeError, space.NoRoom) as error:
@@ -184,7 +184,7 @@ def _run_dir(config: Config) -> Path:
 
 
 def _place(value: Any, name: str) -> Path:
-    """Where a folder is on this machine."""
+    """Path of a folder on this machine."""
     try:
         return places.local(_typed(value, str, name))
     except places.PathError as error:
@@ -214,11 +214,11 @@ def _setting(config: Config, parameter: str, macro: str) -> Any:
 
 
 def _resolved(config: Config, value: Any, where: str) -> Any:
-    """What a macro stands for, with macros inside of it left as they are."""
+    """Return the value of a macro, with macros inside of it left unchanged."""
     seen: set[str] = set()
     while isinstance(value, Macro):
         if value.name in seen:
-            raise GinError(f"{where}: macros refer to each other in a circle: %{value.name}.")
+            raise GinError(f"{where}: macros refer to each other in a cycle: %{value.name}.")
         seen.add(value.name)
         value = config.macro(value.name, where)
     return value
@@ -270,7 +270,7 @@ def _typed(value: Any, expected: Any, where: str) -> Any:
 
 
 def _stage(config: Config, name: str) -> Stage:
-    """What `NAME/recipe.Stage` describes, with its kind."""
+    """Stage described by `NAME/recipe.Stage`, with its kind."""
     where, values, further = _item(config, name, STAGE)
     recipe_companions.refuse_parameters(name, where, further)
     systems = values.pop("systems")
@@ -280,14 +280,14 @@ def _stage(config: Config, name: str) -> Stage:
 
 
 def _companion(config: Config, name: str) -> Companion:
-    """What `NAME/recipe.Companion` describes, with its kind."""
+    """Companion described by `NAME/recipe.Companion`, with its kind."""
     where, values, further = _item(config, name, COMPANION)
     del values["systems"]
     return recipe_companions.described(name, where, further, values)
 
 
 def _item(config: Config, name: str, target: str) -> tuple[str, dict[str, Any], dict[str, Any]]:
-    """Where a stage or companion is described, its values, and what only companions have."""
+    """Place and values of a stage or companion, and what only companions have."""
     where = next(one.where for key, one in config.bindings.items() if key[:2] == (name, target))
     described = _described(config, name, target)
     further = {one: described.pop(one) for one in recipe_companions.PARAMETERS}
@@ -367,7 +367,7 @@ def _filled(item: One, given: recipe_values.Given, flags: gin_checks.Flags) -> O
     """A stage or companion with its job, and with what it takes from the recipe."""
     for leaf in recipe_values.outputs_in(dict(item.bindings)):
         raise RecipeError(
-            f"Stage {item.name} ({item.where}): {leaf} stands under bindings; put it under inputs, "
+            f"Stage {item.name} ({item.where}): {leaf} is under bindings; put it under inputs, "
             "so that a change of it is noticed."
         )
     alone = replace(flags, files=item.gin_files, overrides=())
@@ -387,7 +387,7 @@ def _filled(item: One, given: recipe_values.Given, flags: gin_checks.Flags) -> O
 
 
 def _published(asked: Mapping[str, Any], ordered: Sequence[Stage]) -> dict[str, Output]:
-    """What is copied into the run's folder: what stages publish, and what the recipe adds."""
+    """Files copied into the run's folder: what stages publish, and what the recipe adds."""
     found = {
         file: Output(item.name, output) for item in ordered for file, output in item.publish.items()
     }

@@ -1,4 +1,4 @@
-"""Systems that a stage of a recipe compares: what other stages made of them becomes its inputs.
+"""Systems that a stage of a recipe compares: outputs of other stages become its inputs.
 
     evaluation/recipe.Stage:
       kind = 'comparison'
@@ -65,7 +65,7 @@ def named(stage: One, given: Given, files: Config, flags: gin_checks.Flags) -> O
 
 
 def _input(stage: Stage, name: Any, key: Any, value: Any, inputs: dict[str, Any]) -> Any:
-    """What a system sets something to; an output is added to the inputs and named."""
+    """Value that a system sets something to; an output is added to the inputs and named."""
     if not outputs_in(value):
         return value
     if not isinstance(value, Output):

@@ -1,4 +1,4 @@
-"""What the stages of a recipe take from it: values of macros, and outputs of other stages.
+"""Values that the stages of a recipe take from it: macros, and outputs of other stages.
 
 One rule: what a stage's gin files refer to, and the stage does not set, has the recipe's value. The
 recipe's value of NAME is that of `recipe.run.macros` or `recipe.run.inputs`, or else its macro
@@ -51,7 +51,7 @@ def mark_outputs(config: Config) -> None:
 
 
 def rename_files(config: Config) -> None:
-    """Turns old names of macros that stand for gin files into the present ones, in place.
+    """Turns old names of macros that name gin files into the present ones, in place.
 
     Such a name may be another macro of a stage, so its value decides, and where it is used.
     """
@@ -76,7 +76,7 @@ def rename_files(config: Config) -> None:
 
 
 def joined(value: Any) -> Any:
-    """One dictionary in place of a list of them, of which later ones win; all else as it is.
+    """One dictionary in place of a list of them, of which later ones win; all else unchanged.
 
     >>> joined([{"a": 1}, {"b": 2}]), joined(["a", "b"])
     ({'a': 1, 'b': 2}, ['a', 'b'])
@@ -112,7 +112,7 @@ def _is_in(where: str, files: Sequence[str]) -> bool:
 
 @dataclass
 class Given:
-    """What a recipe holds for its stages.
+    """Values that a recipe holds for its stages.
 
     Attributes:
       config: of the recipe, with `Output`s.
@@ -132,12 +132,12 @@ class Given:
     def to(
         self, stage: str, own: Mapping[str, Any], files: Config, flags: gin_checks.Flags
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """What a stage takes: further inputs, and further bindings.
+        """Values that a stage takes: further inputs, and further bindings.
 
         Args:
           stage: its name.
           own: what the stage sets itself.
-          files: its gin files as they are.
+          files: its gin files, unchanged.
           flags: its command line with `own`.
         """
         given = (self.macros, self.inputs, self.config.macros, self.defaults)
@@ -167,7 +167,7 @@ class Given:
         return self._value(name)
 
     def _hint(self, name: str, used: Set[str]) -> str:
-        """What may have been meant by a macro without a use."""
+        """Suggestion for a macro without a use."""
         if name == FOLDER_MACRO:
             return ": a recipe's stages write under its folder: set --gin.RUN_DIR=PATH"
         if stages_that_set := self._set_by.get(name):
@@ -186,7 +186,7 @@ class Given:
         return self.config.expand(self.defaults[name], f"recipe.run.defaults: {name!r}")
 
     def unused(self, files: Sequence[str]) -> Iterator[str]:
-        """What is wrong with values that reach no stage, once each stage took what it needs.
+        """Errors of values that reach no stage, once each stage took what it needs.
 
         Args:
           files: gin files of the recipe itself. What files that they include set may lose its use,

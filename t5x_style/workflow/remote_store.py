@@ -1,4 +1,4 @@
-"""A store on object storage: what of it is copied here, and when what is made here counts there.
+"""A store on object storage: what is copied here, and when a local version counts there.
 
 The local copy of a store (`storage.places`) is a store like any other, in which some versions are
 known by their records alone: their files come when a stage reads them. What a stage makes is
@@ -179,7 +179,7 @@ def publish(path: Path, manifest: Mapping[str, object], lease: Lease) -> None:
     """Writes a version's manifest: there first, since that one counts.
 
     Raises:
-      leases.LeaseLost: another process has taken over.
+      leases.LeaseLost: another process has acquired the lease.
     """
     url = places.remote(path)
     lease.publish(url or path, manifest)
@@ -302,7 +302,7 @@ def _mirror(folder: Path) -> Mirror:
 
 
 def keep(store: Store, folder: Path, written: Mapping[str, object]) -> None:
-    """Lets the files of a version that was made here go when room is needed: they are there, too.
+    """Marks the files of a version made here as deletable: they are in the remote store, too.
 
     Args:
       store: nothing happens for one that is not on object storage.
@@ -321,7 +321,7 @@ def fetched(versions: Iterable[Version]) -> Iterator[None]:
       versions: of any store; nothing happens for those that are not on object storage.
 
     Raises:
-      fetched.FetchError: a file is not there, is not what the manifest says, or finds no room.
+      fetched.FetchError: a file is not there, is not what the manifest says, or the disk is full.
     """
     with contextlib.ExitStack() as kept:
         for version in {one.folder: one for one in versions if one.url}.values():

@@ -1,4 +1,4 @@
-"""Whether a version will fit on the disk and below the store's limit, asked before it is made."""
+"""Check that a version will fit on the disk and below the store's limit, before it is made."""
 
 import shutil
 from pathlib import Path
@@ -11,7 +11,7 @@ from t5x_style.workflow.store import STARTED_FILE, Store, Version
 
 
 class NoRoom(ValueError):
-    """A version that would not fit; the message says what could be deleted to make room."""
+    """A version that would not fit; the message says what could be deleted to free space."""
 
 
 def limit_of(value: Any) -> int | None:
@@ -50,7 +50,7 @@ def require(planned: Plan) -> None:
     declares so (`"knows_size": True`), and asks `require_room` before its first step.
 
     Raises:
-      NoRoom: it does not fit, with the command that makes room.
+      NoRoom: it does not fit, with the command that frees space.
     """
     similar = None if planned.job.knows_size else most_similar(planned)
     needed, how = 0, ""
@@ -78,7 +78,7 @@ def require_room(model_dir: str, needed: int) -> None:
     """For a job that knows how many bytes it will write; nothing is checked outside of a store.
 
     Raises:
-      NoRoom: it does not fit, with the command that makes room.
+      NoRoom: it does not fit, with the command that frees space.
     """
     folder = Path(model_dir)
     found = store.store_of(folder)
@@ -99,7 +99,7 @@ def check(found: Store, name: str, needed: int, limit: Any, how: str = "") -> No
       how: how the size is known, in words.
 
     Raises:
-      NoRoom: with the command that makes room.
+      NoRoom: with the command that frees space.
     """
     existing = next(p for p in (found.root, *found.root.resolve().parents) if p.exists())
     free, allowed = shutil.disk_usage(existing).free, limit_of(limit)
@@ -117,7 +117,7 @@ def check(found: Store, name: str, needed: int, limit: Any, how: str = "") -> No
 
 
 def _advice(found: Store) -> str:
-    """The command that makes room, and how much."""
+    """The command that frees space, and how much it frees."""
     command = f"  python -m t5x_style.gc --store={found.root} --delete"
     unused = sum(one.bytes for one in collection.plan(found).removable)
     if unused:

@@ -40,14 +40,14 @@ PARENT = "KENNEL_PARENT"  # process id of the recipe or sweep that started this 
 PR_SET_PDEATHSIG = 1
 
 # What a process that computes on CPU is best started with; malloc reads it before Python runs. XLA
-# takes a step's temporaries anew at every step, and in pages of 4 KiB the first touch of each is a
+# allocates temporaries again at every step, and in pages of 4 KiB the first touch of each is a
 # fault: in huge pages BERT-mini's step takes an eighth less (docs/results/benchmarks.md).
 HUGE_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
 
 DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM)
 DISK_ADVICE = (
-    "\nNo finished version is affected. Make room (python -m t5x_style.gc shows what may go) or "
-    "make the folder writable, and run the same command: it continues."
+    "\nNo finished version is affected. Free disk space (python -m t5x_style.gc shows what may go) "
+    "or make the folder writable, and run the same command: it continues."
 )
 
 
@@ -204,7 +204,7 @@ def _agreement() -> ModuleType:
 
 
 def _identity(planned: stages.Plan) -> dict[str, dict[str, str]]:
-    """What must be the same on all processes of a stage."""
+    """Identity of a stage, which must be the same on all processes."""
     job = f"{planned.job.name}, version {planned.job.version}"
     return {
         "stage": {"job": job, "folder": places.shown(planned.link.absolute())},
@@ -261,7 +261,7 @@ def _check_code(flags: gin_checks.Flags, planned: stages.Plan) -> None:
     config = flags.read()
     gin_checks.check_code(config)
     gin_checks.check_job(config, planned.entry)
-    if "jax" in sys.modules:  # not every job that computes has an entry point of its own
+    if "jax" in sys.modules:  # not every job that computes has a separate entry point
         from t5x_style.distributed import startup
 
         startup.tolerate_absent_tpu()
@@ -353,7 +353,7 @@ def _check_unchanged(flags: gin_checks.Flags, planned: stages.Plan) -> None:
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
-    """Stops a job that has no handler of its own; jobs that save first install theirs."""
+    """Stops a job that has no handler; jobs that save first install theirs."""
     del frame
     raise stages.Signalled(signal.Signals(number).name)
 

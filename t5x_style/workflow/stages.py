@@ -56,7 +56,7 @@ def run(
     store: str | None = None,
     store_limit: str | int | None = None,
 ) -> Outputs | None:
-    """What gin binds; all but the job is read before anything runs.
+    """The call that gin binds; all but the job is read before anything runs.
 
     Args:
       job: the stage's job.

@@ -41,7 +41,7 @@ OWN_FILES = (STAGE_FILE, STARTED_FILE, HERE_FILE, USED, PINNED, fetched.LIST, fe
 
 
 class StoreError(ValueError):
-    """A store or a link that cannot be used as it is; the message says what to do."""
+    """A store or a link that cannot be used; the message says what to do."""
 
 
 @dataclass(frozen=True)
@@ -69,12 +69,12 @@ class Version:
 
     @property
     def url(self) -> str:
-        """Where it is on object storage, if its folder is a copy; or ""."""
+        """URL on object storage, if its folder is a copy; or ""."""
         return places.remote(self.folder)
 
     @property
     def identity(self) -> str:
-        """What a finished version is as an input: fingerprint, and the code that made it.
+        """Identity of a finished version as an input: fingerprint, and the code that made it.
 
         Not the number of its revision: a version that is made again by the same code is the same.
         One that several codes made is like no other.
@@ -90,7 +90,7 @@ class Version:
         return self.manifest or self.started
 
     def output(self, name: str) -> Path:
-        """Where a finished version's output is."""
+        """Path of a finished version's output."""
         assert self.manifest is not None
         return Path(os.path.normpath(self.folder / self.manifest["outputs"][name]))
 
@@ -102,7 +102,7 @@ class Version:
         return [path for path in outputs.values() if not (self.folder / path).exists()]
 
     def last_used(self) -> float:
-        """When it was last asked for, or written to: seconds since the epoch."""
+        """Time of the last use or write: seconds since the epoch."""
         times = []
         for name in (USED, STAGE_FILE, STARTED_FILE):
             with contextlib.suppress(OSError):
@@ -127,7 +127,7 @@ class Store:
 
     @functools.cached_property
     def leases(self) -> Leases:
-        """Who makes which version."""
+        """Leases on versions, held while they are made."""
         if self.url:
             return ObjectLeases(f"{self.url}/leases")
         return FileLeases(self.root / "leases")

@@ -177,7 +177,7 @@ def test_two_rounds_go_from_bitext_to_tables(tmp_path, toy):
     assert (run / "curves.png").is_file() and "| labse_second |" in page
     assert (run / "huggingface/encoder/2_Dense/model.safetensors").is_file()
     assert (run / "evaluation/languages_labse_ntrex.png").is_file()
-    assert output.count("took over weights") == len(("labse", "labse_second"))
+    assert output.count("imported weights") == len(("labse", "labse_second"))
     mining = {
         "RUN_DIR": str(tmp_path / "mining"),
         "BUCC": write_bucc(tmp_path / "bucc"),
@@ -196,7 +196,7 @@ def test_layers_are_stacked_from_stage_to_stage(tmp_path, toy):
     output = launch("labse_stacked", toy | steps)
     for stage, layers in (("mlm_quarter", 1), ("mlm_half", 2)):
         assert f"layers = {layers}" in (tmp_path / "run" / stage / "config.gin").read_text()
-    assert output.count("took over weights") == len(("mlm_half", "mlm", "labse"))
+    assert output.count("imported weights") == len(("mlm_half", "mlm", "labse"))
 
 
 @pytest.mark.slow

@@ -53,7 +53,7 @@ def test_the_recipe_goes_from_text_to_answers(tmp_path, monkeypatch):
     report = json.loads((run / "train_answers/report.json").read_text())
     assert report["questions_with_an_answer"] == report["questions"] == 72
     for source, takers in (("ict", ("realm", "orqa")), ("realm", ("qa",))):
-        said = f"took over weights: Checkpoint(folder='{(run / source).resolve()}'"
+        said = f"imported weights: Checkpoint(folder='{(run / source).resolve()}'"
         assert output.count(said) == len(takers), takers
     asked = ["t5x_style.search", f"--run={run}", "--answer", "-k2", "where was Ada born?"]
     ((code, answers),) = process_group.finish([process_group.start(asked)])

@@ -48,7 +48,7 @@ def limit(process: subprocess.Popen) -> None:
 
 
 class Worker:
-    """A process of tests/kill/worker.py; iterating over it gives its marks as they come."""
+    """A process of tests/kill/worker.py; iterating over it gives its marks in their order."""
 
     def __init__(self, folder: Path, store: Path, steps: int, tf_data: bool, hold: str = ""):
         folder.mkdir(parents=True, exist_ok=True)
@@ -140,7 +140,7 @@ def inside_a_save(start: int, chance: random.Random) -> Kill:
     """While orbax writes, before our record of it is written, or with half of it written."""
     step = (start // SAVE_EVERY + chance.randint(1, 2)) * SAVE_EVERY
     where = chance.choice(["save", "record", "replace"])
-    if where == "save":  # not held: orbax goes on writing in the background
+    if where == "save":  # not held: orbax continues writing in the background
         return Kill(lambda marks: ["save", str(step)] in marks)
     held, later = ["held", where, str(step)], ["step", str(step + chance.randint(0, 3))]
     return Kill(lambda marks: held in marks and later in marks, f"{where} {step}")

@@ -3,7 +3,7 @@
 Trains a tiny RetroMAE on packed passages with `train.train`, as any run does. What it is doing it
 writes, a line each, into the pipe whose number is in MARKS; the engine knows nothing of that, its
 functions are wrapped here. A thread that comes to a mark that begins with HOLD stops there, so that
-a kill hits this very moment, while the other threads go on. With TF_DATA=1 batches are read ahead
+a kill hits this moment, while the other threads continue. With TF_DATA=1 batches are read ahead
 by tf.data; else the same ones are made in the loop, which spares the process TensorFlow: seconds.
 """
 

@@ -64,7 +64,7 @@ def count(
     report_every: Annotated[int, "operational"] = 1,
     folder: str | None = None,
 ) -> dict[str, str] | None:
-    """A job that continues: one line a step; at `stop_at` it is told to stop, once."""
+    """A job that continues: one line a step; at `stop_at` it is asked to stop, once."""
     del source, report_every, folder
     path = os.path.join(model_dir, "steps.txt")
     done = 0
@@ -94,7 +94,7 @@ def interrupts(model_dir: str) -> dict[str, str]:
 
 
 def promises(model_dir: str, outputs: Any) -> Any:
-    """A job that returns whatever it is told."""
+    """A job that returns `outputs`."""
     del model_dir
     return outputs
 

@@ -109,7 +109,7 @@ def watched(folder, finished):
 
 
 class Builder:
-    """Builds beside a training, in a thread, until the training has ended."""
+    """Builds in parallel to a training, in a thread, until the training has ended."""
 
     def __init__(self, folder, make=refresher, training=watched):
         self._ended = threading.Event()

@@ -1,4 +1,4 @@
-"""Tests beside the real PyTorch, transformers and sentence-transformers (extra `interop`)."""
+"""Tests against the real PyTorch, transformers and sentence-transformers (extra `interop`)."""
 
 import importlib.util
 

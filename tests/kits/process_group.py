@@ -31,7 +31,7 @@ def flags(port: int, count: int, number: int, heartbeat: int = 6) -> list[str]:
 def start(arguments: list[str], env: dict[str, str] | None = None, devices: int = 1):
     """Starts `python -m ARGUMENTS` with some virtual devices.
 
-    Each MODEL_DIR has a store of its own: runs that a test compares must not share versions.
+    Each MODEL_DIR has a separate store: runs that a test compares must not share versions.
     """
     flag = "--gin.MODEL_DIR="
     folders = [word.removeprefix(flag).strip("'") for word in arguments if word.startswith(flag)]

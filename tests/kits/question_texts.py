@@ -15,7 +15,7 @@ LANGUAGES = ("de", "en")
 
 
 def paragraphs(language):
-    """Paragraphs of 6 to 30 words with two questions; the answers' words stand elsewhere, too."""
+    """Paragraphs of 6 to 30 words with two questions; the answers' words occur elsewhere, too."""
     rng = np.random.default_rng(len(language) + ord(language[0]))
     for number in range(12):
         words = [f"{language}{word}" for word in rng.integers(0, 9, rng.integers(6, 30))]

@@ -28,7 +28,7 @@ def plan(
       inputs: what it reads.
       store: folder of the store; by default that of a stage which is run by hand.
       entry: dotted path of the job; by default `tests.<job>`.
-      code: stands for its source code.
+      code: in place of its source code.
       rerun: as `--rerun` of this stage.
       parameters: what identifies the version, next to the inputs.
     """

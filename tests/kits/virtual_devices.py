@@ -1,6 +1,6 @@
 """XLA's flags for tests and the processes that they start.
 
-TensorFlow, in the process of some tests, reads them too, with an XLA of its own, and aborts at one
+TensorFlow, in the process of some tests, reads them too, with a separate XLA, and aborts at one
 that it does not know.
 """
 

@@ -47,7 +47,7 @@ heard/recipe.Stage:
 
 @pytest.fixture
 def meeting(house):
-    """`flags(recipe text, **macros)` of a recipe with a companion, in a folder of its own."""
+    """`flags(recipe text, **macros)` of a recipe with a companion, in a separate folder."""
     Path("hear.gin").write_text(HEAR)
     Path("speak.gin").write_text(HEAD + toy_companion.SPEAK)
     Path("make.gin").write_text(MAKE)

@@ -1,4 +1,4 @@
-"""Recipes in processes of their own: stopped anywhere, continued, killed, failing."""
+"""Recipes in separate processes: stopped anywhere, continued, killed, failing."""
 
 import json
 import os
@@ -18,7 +18,7 @@ FAILS = HEAD + (
 
 
 def start(*flags, **environment):
-    """Starts the recipe as a user does, in a process of its own."""
+    """Starts the recipe as a user does, in a separate process."""
     command = [sys.executable, "-m", "launch.recipe", "--gin_file=recipe.gin", "--gin_allow=tests"]
     command += flags
     env = os.environ | {"PYTHONPATH": str(gin_reader.REPOSITORY)} | environment

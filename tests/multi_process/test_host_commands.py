@@ -1,4 +1,4 @@
-"""Retrieval on the host by the commands of docs/realm.md: a training, and its index beside it."""
+"""Retrieval on the host by the commands of docs/realm.md: a training, and its index in parallel."""
 
 import json
 
@@ -15,7 +15,7 @@ def command(module, files, **macros):
 
 
 def finished(*commands):
-    """The outputs of commands that run beside each other and succeed."""
+    """The outputs of commands that run in parallel and succeed."""
     ended = process_group.finish([process_group.start(one) for one in commands])
     assert not any(code for code, _ in ended), "\n".join(output for _, output in ended)
     return [output for _, output in ended]

@@ -14,7 +14,7 @@ SETTINGS = {"SAVE_EVERY": 2, "STEPS": 10}
 
 
 def train(folder, caches, kill=None, **settings):
-    """Exit codes and outputs of two processes, each with a disk of its own; two devices each."""
+    """Exit codes and outputs of two processes, each with a separate disk; two devices each."""
     env = {number: {places.CACHE: str(cache)} for number, cache in enumerate(caches)}
     if kill is not None:
         number, step = kill

@@ -37,7 +37,7 @@ TRAININGS = ("retriever", "bag_of_embeddings")
 
 
 def start(run_dir, caches):
-    """Starts the recipe in two processes, each with a disk of its own."""
+    """Starts the recipe in two processes, each with a separate disk."""
     given = {"RUN_DIR": str(run_dir)} | SETTINGS
     command = ["launch.recipe", "--gin_file=gin_configs/recipes/smoke.gin"]
     command += [f"--gin.{name}={value!r}" for name, value in given.items()]

@@ -1,6 +1,6 @@
 """One process of a training run of the toy objective: `worker.py FOLDER STEPS`.
 
-Which process it is stands in JAX's environment variables. Writes `rows-<process>.json`, the rows of
+JAX's environment variables say which process it is. Writes `rows-<process>.json`, the rows of
 the global batch that it asked the pipeline for, and, from process 0, everything a run leaves.
 
 COMPARE_EVERY=N: steps between two comparisons of the hosts. CHANGE=STEP: after that step one bit of

@@ -1,4 +1,4 @@
-"""Golden weights whose names are not those of a published folder: our paths beside theirs."""
+"""Golden weights whose names are not those of a published folder: our paths next to theirs."""
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence

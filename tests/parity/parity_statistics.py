@@ -1,4 +1,4 @@
-"""Golden cases of random masks: many draws of ours beside those of an official collator.
+"""Golden cases of random masks: many draws of ours against those of an official collator.
 
 Not exact: two samples of the same distribution. The tolerance of a rate is five standard errors of
 the difference plus one draw; a histogram passes if chi-square has p > 1e-4.

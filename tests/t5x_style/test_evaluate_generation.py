@@ -1,4 +1,4 @@
-"""Texts that were written beside references: what libraries say, baselines, bad files, by gin."""
+"""Texts that were written, against references: what libraries say, baselines, bad files, by gin."""
 
 import json
 from pathlib import Path

@@ -24,7 +24,7 @@ def unit(vectors):
 
 
 def as_kind(vectors, kind):
-    """As they are, or as the second of two vectors of tokens; the first is of the other sign."""
+    """Unchanged, or as the second of two vectors of tokens; the first is of the other sign."""
     if kind == DENSE:
         return unit(vectors)
     both = np.stack([-unit(vectors), unit(vectors)], axis=1).reshape(-1, 3)

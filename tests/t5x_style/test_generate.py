@@ -133,7 +133,7 @@ def _chunks(made):
         ({"max_documents": 0}, ValueError, "Choice.max_documents"),
         ({"max_chunks": -1}, ValueError, "Choice.max_chunks: expected 0 or more"),
         ({"pairs": [("sw", "en")]}, StoreError, r"documents in 'sw', found the languages \['de'"),
-        ({"pairs": [("de", "fr")]}, StoreError, "that stand in 'fr', too, found none"),
+        ({"pairs": [("de", "fr")]}, StoreError, "that exist in 'fr', too, found none"),
         ({"pairs": [("de", "xx")], "translated": False}, TokenizerError, r"expected \['\[xx\]'\]"),
     ],
 )
@@ -144,7 +144,7 @@ def test_what_cannot_be_asked_for_is_refused(made, changes, error, message):
 
 def test_no_document_in_two_languages_is_refused(made, tmp_path):
     store = chunk_stores.make_store(tmp_path, {"de/news/0": "eins", "en/a/0": "one"}, made[1])
-    with pytest.raises(StoreError, match="expected documents that stand in two languages"):
+    with pytest.raises(StoreError, match="expected documents that exist in two languages"):
         asked((store, made[1]), pairs=2, length=16)
 
 
@@ -172,7 +172,7 @@ def writes(write):
 
 
 class Copies:
-    """Writes the evidence as it is, with a worse hypothesis behind it; counts what it is given."""
+    """Writes the evidence unchanged, with a worse hypothesis after it; counts what it is given."""
 
     def __init__(self, fails_after=99):
         self.compiled, self.calls, self.fails_after = 0, 0, fails_after

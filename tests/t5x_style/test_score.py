@@ -295,7 +295,7 @@ def test_a_teacher_that_is_worse_than_the_search_is_warned_of(
         assert f"by the search's scores for {by_search / 7:.1%}" in told
         assert ("WARNING" in told) == warned
     run(stores, write(negatives), tmp_path / "untold")  # made by hand
-    assert "stands first" not in capsys.readouterr().err
+    assert "ranks first" not in capsys.readouterr().err
 
 
 def test_the_order_of_the_search_stands_beside(stores: tuple[str, str], tmp_path: Path) -> None:

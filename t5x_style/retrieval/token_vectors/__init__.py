@@ -1,1 +1,1 @@
-"""Vectors of tokens in less space: fewer of them, and of fewer bytes."""
+"""Token vectors in less space: fewer of them, and of fewer bytes."""

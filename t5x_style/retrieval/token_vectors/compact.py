@@ -1,4 +1,4 @@
-"""How the vectors of tokens of a corpus are kept: all or fewer of them, as they are or as int8."""
+"""Storage of the token vectors of a corpus: all or fewer of them, unchanged or as int8."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -16,7 +16,7 @@ _PLAIN: Mapping[str, Any] = {"pool_factor": 1, "token_dtype": None}
 
 
 def facts(pool_factor: int, token_dtype: str | None) -> dict[str, Any]:
-    """How vectors are kept, as manifests say it; {} as the model gives them.
+    """Settings of stored vectors, for manifests; {} as the model gives them.
 
     Raises:
       ValueError: a factor below 1, or no such dtype.
@@ -34,7 +34,7 @@ def require_fit(asked: Mapping[str, Any], side: str, kinds: Sequence[str]) -> No
 
     Args:
       asked: `facts`.
-      side: of what is encoded; the vectors of queries are searched with as they are.
+      side: of what is encoded; the vectors of queries are used unchanged.
       kinds: of representations that are written.
     """
     if asked and (side != PASSAGE or MULTI_VECTOR not in kinds):
@@ -46,7 +46,7 @@ def require_fit(asked: Mapping[str, Any], side: str, kinds: Sequence[str]) -> No
 
 
 def compact(texts: Entries, asked: Mapping[str, Any]) -> Entries:
-    """Several vectors of N texts, in memory, as they are kept; pooled before they are rounded."""
+    """Several vectors of N texts in the stored form, in memory; pooled before rounding."""
     found = pooling.pooled(texts, asked.get("pool_factor", 1))
     if not is_int8(asked):
         return found

@@ -1,4 +1,4 @@
-"""Vectors of one byte a number, with a scale each, which are read as float32.
+"""Vectors of int8 numbers with a scale each, read as float32.
 
 A vector is kept as round(v / s) with s = max |v| / 127: symmetric, so that 0 stays 0, and a number
 is wrong by s / 2 at most.

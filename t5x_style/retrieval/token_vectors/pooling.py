@@ -1,4 +1,4 @@
-"""Fewer vectors of a passage: those that are alike become one.
+"""Pool similar token vectors of a passage into fewer vectors.
 
 Token pooling (Clavié, Chaffin and Adams 2024, arXiv:2409.14683): the vectors of a passage are
 clustered by Ward's method, and the mean of each cluster is kept. MaxSim then compares queries with
@@ -15,7 +15,7 @@ _TINY = np.finfo(np.float32).tiny
 
 
 def pooled(texts: Entries, factor: int) -> Entries:
-    """About 1 / `factor` of the vectors of each text; `texts` as they are for a factor of 1.
+    """About 1 / `factor` of the vectors of each text; `texts` unchanged for a factor of 1.
 
     Of n vectors ceil(n / factor) clusters remain at most, in the order of their first vectors. A
     cluster's vector is the mean of its vectors, at the mean of their lengths: unit vectors give

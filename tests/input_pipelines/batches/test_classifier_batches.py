@@ -89,7 +89,7 @@ def test_a_line_without_a_side_is_malformed(tmp_path):
 
 
 def test_paws_x(tmp_path):
-    """Tables as they are published: numbers as labels, quotes that mean nothing, empty texts."""
+    """Tables as published: numbers as labels, quotes that mean nothing, empty texts."""
     for code in ("de", "zh"):
         (tmp_path / code).mkdir()
         with gzip.open(tmp_path / code / "dev.tsv.gz", "wt") as file:

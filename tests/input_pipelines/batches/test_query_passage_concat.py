@@ -1,4 +1,4 @@
-"""Queries and passages in one text: what stands where, for training and for scoring."""
+"""Queries and passages in one text: their layout, for training and for scoring."""
 
 import json
 from pathlib import Path

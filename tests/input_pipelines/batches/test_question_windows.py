@@ -28,7 +28,7 @@ ASKED = {"id": "1", "question": "What?", "answers": [{"text": "b c", "answer_sta
 @pytest.mark.parametrize(
     ("change", "reason", "message"),
     [
-        ({"answers": [{"text": "b", "answer_start": 3}]}, "answer_not_there", "there stands ' '"),
+        ({"answers": [{"text": "b", "answer_start": 3}]}, "answer_not_there", "is ' '"),
         ({"answers": [{"text": "a", "answer_start": -5}]}, "answer_not_there", "but at -5"),
         ({"answers": [{"text": "b"}]}, "bad_answer", "'answer_start', a whole number"),
         ({"answers": []}, "no_answers", "a list of objects, one or more"),
@@ -145,7 +145,7 @@ def test_batches_hold_the_windows_with_their_answers(folder):
 
 
 def test_an_answer_in_two_windows_is_right_in_both():
-    """Windows of 4 words, every 2: words 2 and 3 stand in two of them."""
+    """Windows of 4 words, every 2: words 2 and 3 are in two of them."""
     text = "a b c d e f"
     record = text_sources.Record("r", "q", text, f"{text.index('c')}:{text.index('d') + 1}")
     made = QuestionWindows(3, 2).rows([record], Letters(), 8, "")

@@ -150,7 +150,7 @@ def test_msmarco_becomes_a_beir_folder(marco, tmp_path):
 def test_malformed_lines_are_counted_and_named(marco, tmp_path, part, line, reason):
     place = marco["passages"] if part == "passages" else marco["judgements"][part]
     path = Path(place.path)
-    more = f"{line}\n".encode()  # gzip files may stand one after the other
+    more = f"{line}\n".encode()  # gzip files may be concatenated
     path.write_bytes(path.read_bytes() + (gzip.compress(more) if path.suffix == ".gz" else more))
     with pytest.raises(SourceError, match=f"{path.name}:[0-9]"):
         write_beir.write_collection(**marco, max_bad_records=0, model_dir=str(tmp_path / "a"))
@@ -240,7 +240,7 @@ def test_a_chain_refuses_an_id_twice(tmp_path):
 
 @pytest.fixture(scope="module")
 def registered(tmp_path_factory):
-    """A collection under a name of its own, from files on disk."""
+    """A collection under a new name, from files on disk."""
     import ir_datasets
 
     folder = tmp_path_factory.mktemp("ir")

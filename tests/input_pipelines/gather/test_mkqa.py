@@ -1,4 +1,4 @@
-"""MKQA as it is published, and its evaluation against English passages, by shipped gin files."""
+"""MKQA as published, and its evaluation against English passages, by shipped gin files."""
 
 import gzip
 import json

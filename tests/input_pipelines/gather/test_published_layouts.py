@@ -1,4 +1,4 @@
-"""MIRACL, MLDR and NarrativeQA as they are published, by the shipped gin files, as BEIR folders."""
+"""MIRACL, MLDR and NarrativeQA as published, by the shipped gin files, as BEIR folders."""
 
 import gzip
 import json

@@ -107,7 +107,7 @@ def test_a_folder_of_opus_without_a_side_or_without_anything_is_refused(tmp_path
     with pytest.raises(SourceError, match="expected files such as CORPUS.de-en.de.*found nothing"):
         MosesFolder("opus", str(tmp_path / "none")).pairs()
     write(tmp_path / "News.de-en.de", ["eins"])
-    with pytest.raises(SourceError, match="expected News.de-en.en beside News.de-en.de"):
+    with pytest.raises(SourceError, match="expected News.de-en.en next to News.de-en.de"):
         MosesFolder("opus", str(tmp_path)).pairs()
     write(tmp_path / "News.de-en.en", ["one", "two"])
     with pytest.raises(SourceError, match="found 1 in .*de-en.de and 2 in .*de-en.en"):

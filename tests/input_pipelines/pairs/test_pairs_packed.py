@@ -162,7 +162,7 @@ def test_too_few_rows_are_refused_with_a_number_that_works(stores: Stores) -> No
 def test_a_query_that_does_not_fit_waits_and_is_reported(
     stores: Stores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pair_packing, "PROBE", 0)  # as if only a later step had too little room
+    monkeypatch.setattr(pair_packing, "PROBE", 0)  # as if only a later step needed more rows
     said: list[str] = []
     monkeypatch.setattr(logging, "warning", lambda text, *values: said.append(text % values))
     pipeline = make(stores, passage_rows=token_groups.Rows(4, 72, 8))

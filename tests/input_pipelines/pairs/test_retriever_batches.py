@@ -1,4 +1,4 @@
-"""Pairs for the bi-encoder: who stands beside whom, and what a wrong file says."""
+"""Pairs for the bi-encoder: which texts are paired, and what a wrong file says."""
 
 import hashlib
 import itertools

@@ -97,7 +97,7 @@ def test_weights_decide_how_many_and_epochs_show_everything_once(files: Files) -
     assert sorted(seen.tolist()) == list(range(PASSAGES))
     again = [crops.step(step).document.tolist() for step in range(4, 8)]
     assert again != [step.document.tolist() for step in steps]
-    # The cut of a passage is drawn anew.
+    # The cut of a passage is drawn again.
     assert not np.array_equal(
         np.sort(crops.step(0).queries.lengths), np.sort(crops.step(4).queries.lengths)
     )
@@ -162,7 +162,7 @@ def test_pairs_that_do_not_fit_are_left_out_and_reported(
     monkeypatch.setattr(pair_mixture, "PROBE", 1)
     pair_mixture._opened.cache_clear()
     pipeline = make(mixture(files, batch=30))
-    # As if only a later step had too little room.
+    # As if only a later step needed more rows.
     pipeline.query_rows, pipeline._base = token_groups.Rows(5, 24, 4), 1
     batch = pipeline.batch(9)
     texts = {group: texts_of(batch[group]) for group in batch}

@@ -28,7 +28,7 @@ def text(seed, language):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A tokenizer and a store of translations; the same English stands in all pairs."""
+    """A tokenizer and a store of translations; the same English is in all pairs."""
     root = tmp_path_factory.mktemp("translations")
     lines = [
         {"id": f"{pair}/t/{n}", "source": text(n, "en"), "target": text(n, pair[3:])}

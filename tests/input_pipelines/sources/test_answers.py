@@ -1,4 +1,4 @@
-"""Answers as SQuAD and CuratedTREC compare them, and where they stand in text."""
+"""Answers as SQuAD and CuratedTREC compare them, and their places in text."""
 
 import gzip
 import json

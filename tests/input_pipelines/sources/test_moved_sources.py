@@ -1,4 +1,4 @@
-"""The same files give the same records, wherever they are: a version's folder, or one's own."""
+"""The same files give the same records, wherever they are: a version's folder, or a local one."""
 
 import gzip
 import json

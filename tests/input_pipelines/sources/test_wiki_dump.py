@@ -1,4 +1,4 @@
-"""WikiExtractor's text form: articles whole, titles once, what is malformed counted and told."""
+"""WikiExtractor's text form: articles whole, titles once, malformed lines reported."""
 
 import gzip
 

@@ -200,7 +200,7 @@ def test_what_was_found_is_counted(folder, tmp_path):
 
 
 def test_a_model_of_spacy_finds_entities_of_the_labels_inside_sentences(monkeypatch, tmp_path):
-    """A stand-in with spaCy's interface: every capitalised word is an entity."""
+    """A fake with spaCy's interface: every capitalised word is an entity."""
 
     class Tagger:
         meta: ClassVar = {"version": "3.7.1"}

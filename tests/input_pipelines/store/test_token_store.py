@@ -21,7 +21,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def damaged(tmp_path: Path) -> Path:
-    """A store of its own for tests that break it."""
+    """A separate store for tests that break it."""
     return write_store(tmp_path / "store", LENGTHS, shards=3)
 
 

@@ -67,7 +67,7 @@ def test_sentencepiece_cuts_at_marks_and_ideographs_too():
 
 
 def test_byte_level_bpe_never_cuts_inside_a_character():
-    # Pieces that end in the middle of a character cannot be told apart at its edges.
+    # Pieces that end in the middle of a character cannot be distinguished at its edges.
     assert shown(*starts_of(byte_level(), "Hello world, it's 2024! foo-bar 😀")) == (
         "|<s>|Hello|Ġworld|,|Ġit|'s|Ġ2024|!|Ġfoo|-|bar|ĠðŁĺĢ|</s>"
     )

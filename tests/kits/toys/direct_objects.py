@@ -1,4 +1,4 @@
-"""A client that uses the objects of the stand-in without HTTP: for thousands of random requests."""
+"""A client that uses the objects of the fake server without HTTP, for thousands of requests."""
 
 from collections.abc import Mapping
 from typing import BinaryIO

@@ -1,4 +1,4 @@
-"""A folder of gs://bucket on a stand-in server, and machines that come and go."""
+"""A folder of gs://bucket on a fake server, and machines that come and go."""
 
 import shutil
 

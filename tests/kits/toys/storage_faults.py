@@ -1,4 +1,4 @@
-"""Faults that a stand-in for Cloud Storage injects, by operation and object, so many times."""
+"""Faults that a fake Cloud Storage injects, by operation and object, so many times."""
 
 import dataclasses
 import fnmatch

@@ -1,4 +1,4 @@
-"""Fixtures of tests on object storage: a stand-in server, and clients of it that are impatient."""
+"""Fixtures of tests on object storage: a fake server, and its clients with short timeouts."""
 
 import functools
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""A stand-in for the Cloud Storage JSON API on loopback, with preconditions and injected faults.
+"""A fake of the Cloud Storage JSON API on loopback, with preconditions and injected faults.
 
 It serves google-cloud-storage, gcsfs and TensorStore's `gcs` driver: objects (media, multipart and
 resumable uploads, reads with ranges, metadata, delete, compose, rewrite, copy), listings, buckets.
@@ -154,7 +154,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
                 self.storage.objects.delete(bucket, name, {})
             serve = getattr(self, f"_{operation}", None)
             if serve is None:
-                raise Refused(501, f"{self.command} {self.path}: not served by the stand-in")
+                raise Refused(501, f"{self.command} {self.path}: not served by the fake")
             status, headers, body = serve(bucket, name)
         except Refused as refused:
             status, headers, body = _error(refused)

@@ -1,4 +1,4 @@
-"""Objects of a stand-in for Cloud Storage: generations, preconditions, listings; no HTTP."""
+"""Objects of a fake Cloud Storage: generations, preconditions, listings; no HTTP."""
 
 import base64
 import datetime

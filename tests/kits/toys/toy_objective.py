@@ -1,4 +1,4 @@
-"""A whole retrieval-augmented objective in a few lines, to prove the seams: nothing in the engine
+"""A whole retrieval-augmented objective in a few lines, to test interfaces: nothing in the engine
 knows of it. It retrieves from a corpus it holds, keeps a non-parameter table, and refreshes it."""
 
 import dataclasses
@@ -84,7 +84,7 @@ class Toy(Objective):
 
 @dataclasses.dataclass(frozen=True)
 class ToyPipeline:
-    """Batches that are a pure function of (seed, step); the engine's structural seam."""
+    """Batches that are a pure function of (seed, step); the engine's structural interface."""
 
     text: GroupShape
     vocabulary_size: int

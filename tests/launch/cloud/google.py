@@ -1,4 +1,4 @@
-"""A stand-in for gcloud: Google's side of queued resources over virtual time.
+"""A fake gcloud: Google's side of queued resources over virtual time.
 
 It follows a script. Each resource that is created lives through the next `Life` of the script (the
 last one again and again); a fault replaces the answer to the n-th call of a verb. All calls are

@@ -1,4 +1,4 @@
-"""Histories of a run, for the stand-in of gcloud, and how each has to end."""
+"""Histories of a run, for the fake gcloud, and how each has to end."""
 
 from dataclasses import dataclass, field
 
@@ -43,7 +43,7 @@ class History:
       faults: see `Google`.
       made: resources that are created in an undisturbed launcher's life.
       owner: labels of a resource that is there before; None for no such.
-      options: of the stand-in and the request.
+      options: of the fake gcloud and the request.
     """
 
     lives: tuple
@@ -164,7 +164,7 @@ class NoFollower:
 
 
 def google_of(history):
-    """The stand-in at the beginning of a history."""
+    """The fake gcloud at the beginning of a history."""
     found = Google(history.lives, dict(history.faults), **history.options)
     if history.owner is not None:
         found.resource = google.Resource(google.NAME, Life(), found.now, dict(history.owner))
@@ -189,8 +189,8 @@ def launcher(world, runner, said=None):
     """A launcher that has just been started.
 
     Args:
-      world: the stand-in, for its clock.
-      runner: what runs gcloud: the stand-in, or something around it.
+      world: the fake gcloud, for its clock.
+      runner: what runs gcloud: the fake, or something around it.
       said: lines that it prints are added here.
     """
     request = request_of(world.slices)

@@ -1,6 +1,6 @@
 """Local processes as the hosts of a slice: folders as their homes, a shell in place of ssh.
 
-`programs/` comes first on a host's PATH. It holds stand-ins for uv, which makes "environments" that
+`programs/` comes first on a host's PATH. It holds fakes of uv, which makes "environments" that
 are the Python of the tests, and for `gcloud storage cp`. Each stops at a mark if the host has a
 file `hold-MARK`: it opens `held-MARK` and waits for ever, so that a kill hits it in the middle.
 """
@@ -125,7 +125,7 @@ def small_project(folder: Path, **files: str) -> CodeArchive:
 
 
 def fake_uv_wheel(folder: Path) -> str:
-    """Writes a wheel with the stand-in for uv; returns its hash."""
+    """Writes a wheel with the fake uv; returns its hash."""
     path, data = folder / f"uv-{UV_VERSION}-py3-none-any.whl", f"uv-{UV_VERSION}"
     with zipfile.ZipFile(path, "w") as wheel:
         script = zipfile.ZipInfo(f"{data}.data/scripts/uv")

@@ -23,7 +23,7 @@ UP = ("up", *REFRESH, "--gin.RUN_DIR=gs://bucket/mine", *WHERE)
 
 
 def texts(monkeypatch):
-    """The commands of the hosts' jobs, as they are made."""
+    """The commands of the hosts' jobs, in the order in which they are made."""
     found = []
     real = recipe_job.bootstrap.start_text
     monkeypatch.setattr(

@@ -1,4 +1,4 @@
-"""Jobs on a host by the texts for ssh, in real shells and processes; only uv is a stand-in."""
+"""Jobs on a host by the texts for ssh, in real shells and processes; only uv is a fake."""
 
 import hashlib
 import json
@@ -293,6 +293,6 @@ def test_sources_of_a_host_run_on_python_3_10():
 
 
 def test_texts_are_short_enough():
-    """So that a recipe's settings have room: 128 KiB is the limit."""
+    """So that a recipe's settings fit: 128 KiB is the limit."""
     assert len(bootstrap.status_text("a").encode()) < 24_000
     assert signal.SIGTERM + 128 == 143

@@ -1,4 +1,4 @@
-"""`kennel tpu up` against a stand-in for gcloud: histories, and the launcher killed in each."""
+"""`kennel tpu up` against a fake gcloud: histories, and the launcher killed in each."""
 
 import contextlib
 
@@ -35,7 +35,7 @@ class Killing:
 
 
 def played(name, runner=None):
-    """(the stand-in, how the launcher ended, what it said) of an undisturbed history."""
+    """(the fake gcloud, how the launcher ended, what it said) of an undisturbed history."""
     world, said = google_of(HISTORIES[name]), []
     return world, launcher(world, runner or world, said).up(), said
 
@@ -141,7 +141,7 @@ def test_a_job_that_is_done_is_not_paid_for_again():
 
 
 def test_a_deletion_that_always_fails_is_given_up_after_an_hour():
-    """Looks that are answered in between do not make the launcher begin to count anew."""
+    """Looks that are answered in between do not make the launcher restart its count."""
     world = google_of(HISTORIES["waiting, then active"])
     world.faults = {("delete", n): FLAKY for n in range(1, 9999)}
     end = launcher(world, world).up()
@@ -160,7 +160,7 @@ def test_a_note_is_tried_again_while_the_bucket_does_not_answer():
 
 
 def test_slices_that_ran_the_job_do_not_count_as_lost_without_progress():
-    """Eight lost hosts, of which each had trained: the run goes on."""
+    """Eight lost hosts, of which each had trained: the run continues."""
     world = google_of(HISTORIES["waiting, then active"])
     world.lives = (*[Life(dead_worker=1200.0)] * 8, Life())
     world.work = 8000.0

@@ -1,4 +1,4 @@
-"""The command `kennel tpu`: verbs against a stand-in for gcloud, printed commands, exit codes."""
+"""The command `kennel tpu`: verbs against a fake gcloud, printed commands, exit codes."""
 
 import argparse
 import json

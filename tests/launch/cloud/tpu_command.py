@@ -1,4 +1,4 @@
-"""Calls of `kennel tpu` against the stand-in for gcloud, for its tests."""
+"""Calls of `kennel tpu` against the fake gcloud, for its tests."""
 
 import itertools
 import shlex

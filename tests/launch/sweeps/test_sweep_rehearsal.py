@@ -1,6 +1,6 @@
-"""A sweep on slices: drivers as processes, hosts as local processes, SWEEP_DIR on a stand-in.
+"""A sweep on slices: drivers as processes, hosts as local processes, SWEEP_DIR on a fake server.
 
-Recipes, archive of the code, supervisors and trainings are real; only Google is a stand-in.
+Recipes, archive of the code, supervisors and trainings are real; only Google is a fake.
 """
 
 import os

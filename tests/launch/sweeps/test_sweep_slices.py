@@ -1,4 +1,4 @@
-"""Trials of a sweep on the slices of a stand-in zone: who has them, and what becomes of trials."""
+"""Trials of a sweep on the slices of a fake zone: who has them, and what becomes of trials."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""A stand-in for gcloud with many resources, for sweeps: Google's side, called from many threads.
+"""A fake gcloud with many resources, for sweeps: Google's side, called from many threads.
 
 A resource waits for one look, and is ACTIVE then. What its host does is up to a machine, which is
 made with it and gone with it. That there are never more live resources than allowed is checked at

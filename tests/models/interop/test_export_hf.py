@@ -233,7 +233,7 @@ def test_from_a_checkpoint_by_gin_and_into_a_state_again(tokenizer: str, tmp_pat
         np.testing.assert_array_equal(found, wanted, err_msg=str(path))
 
 
-# --- beside the real libraries --------------------------------------------------------------------
+# --- against the real libraries -------------------------------------------------------------------
 
 
 def vectors(trained: Trained, tokenizer: str, side: str, prefix: str) -> np.ndarray:

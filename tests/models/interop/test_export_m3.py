@@ -26,7 +26,7 @@ from tests.parity import parity_kit
 TEXTS = published_folders.TEXTS[1:4]
 LENGTH = 16
 WEIGHTS = dict.fromkeys(KINDS, 1.0)
-# Of an environment of its own: pip install FlagEmbedding==1.4.2
+# Of a separate environment: pip install FlagEmbedding==1.4.2
 FLAG_PYTHON = os.environ.get("KENNEL_FLAG_PYTHON", "")
 
 

@@ -263,7 +263,7 @@ def shapes(jaxpr):
 
 def test_no_array_is_as_large_as_all_logits():
     """The step's largest array with the vocabulary in it is [B, S, V], not [B, L, V]."""
-    config = dataclasses.replace(tiny_models.CONFIG, vocab_multiple=1000)  # a size of its own
+    config = dataclasses.replace(tiny_models.CONFIG, vocab_multiple=1000)  # a unique size
     objective = model(4, 40, 3, config=config, chunk=8)
     group = packed_rows.group(PACKED, 40, 3)
     graph, params, rest = nnx.split(objective, nnx.Param, ...)

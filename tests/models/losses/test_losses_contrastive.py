@@ -21,7 +21,7 @@ ALL = {"blocks": BLOCKS, "both_directions": True, "margin": 0.3}
 def batch(queries: int = 16, group: int = 3, seed: int = 0) -> tuple[Queries, Passages]:
     """Everything at once: unequal numbers of negatives, copies, known positives, any order.
 
-    Some passages and queries are not valid, one query's positive is missing, passages stand in no
+    Some passages and queries are not valid, one query's positive is missing, passages are in no
     order, and documents are few enough to be brought by several queries.
     """
     rng = np.random.default_rng(seed)

@@ -309,7 +309,7 @@ def test_an_encoder_on_a_mesh_compiles_for_a_tpu(v5e, kind, fused):
 
 
 def view(group: dict[str, jax.Array], span: int) -> jax.Array:
-    """[B, L, L]: what `attention.Local` stands for, pair by pair."""
+    """[B, L, L]: the mask of `attention.Local`, pair by pair."""
     segment, at = (np.asarray(group[name]) for name in ("segment_ids", "positions"))
     query, key = at[:, :, None], at[:, None, :]
     near = (key <= query) & (query - key < span) | (key == 0)

@@ -28,14 +28,14 @@ class Sizes(NamedTuple):
 
 
 def loss(parameters: Parameters, batch: Sequence[SubBatch], sizes: Sizes) -> float:
-    """Nats a token: the mean of -log p over all tokens of all targets behind their first."""
+    """Nats a token: the mean of -log p over all tokens of all targets after their first."""
     told = [one for sub_batch in batch for one in _told(parameters, sub_batch, sizes)]
     return -float(np.mean(np.concatenate(told)))
 
 
 def _told(p: Parameters, sub_batch: SubBatch, sizes: Sizes) -> list[np.ndarray]:
     """log p of each token of each target."""
-    encoded = [encode(p, tokens) for tokens in sub_batch.evidence]  # the states behind each layer
+    encoded = [encode(p, tokens) for tokens in sub_batch.evidence]  # the states after each layer
     memory = [states[-1] for states in encoded]
     vectors = [states[sizes.relevance_layers][0] for states in encoded]
     found = []
@@ -52,7 +52,7 @@ def _told(p: Parameters, sub_batch: SubBatch, sizes: Sizes) -> list[np.ndarray]:
 
 
 def encode(p: Parameters, tokens: Sequence[int]) -> list[np.ndarray]:
-    """The states [L, D] of a document: of the embeddings, and behind each layer."""
+    """The states [L, D] of a document: of the embeddings, and after each layer."""
     at = "encoder/embeddings/"
     x = p[at + "word/embedding"][list(tokens)] + p[at + "position/embedding"][: len(tokens)]
     states = [_norm(x + p[at + "type/embedding"][0], p, at + "norm", ())]
@@ -68,7 +68,7 @@ def encode(p: Parameters, tokens: Sequence[int]) -> list[np.ndarray]:
 def decode(
     p: Parameters, tokens: Sequence[int], memory: np.ndarray, bias: np.ndarray
 ) -> np.ndarray:
-    """[T, D], from which each next token is told; `bias` [K] is of the tokens that are read."""
+    """[T, D], to predict each next token from; `bias` [K] is of the tokens that are read."""
     x = p["encoder/embeddings/word/embedding"][list(tokens)]
     x = _norm(x + p["decoder/position/embedding"][: len(tokens)], p, "decoder/norm", ())
     future = np.triu(np.full((len(tokens), len(tokens)), -np.inf), 1)

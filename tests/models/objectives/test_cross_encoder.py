@@ -117,7 +117,7 @@ def test_token_types_count_where_the_encoder_has_them() -> None:
         ({"group_size": 1, "keep": 1}, "of one passage alone the loss would be 0"),
         ({"keep": 5}, "keep from 2 to group_size; found 4 and 5"),
         ({"queries": 5}, "5 queries with 4 passages each do not fit"),
-        ({"keep": 2, "pair": GroupShape(8, 44, 3)}, "needs a row of its own"),
+        ({"keep": 2, "pair": GroupShape(8, 44, 3)}, "needs a separate row"),
         ({"r_drop": True}, "two passes without dropout are the same"),
         ({"passage_length": 40}, "pairs of up to 45, found .* max_positions 24"),
     ],

@@ -162,7 +162,7 @@ def test_sizes_that_do_not_fit(changes, message):
 
 
 def toy(seed):
-    """The answer begins with word 7 and ends with word 8; both stand in the question, too."""
+    """The answer begins with word 7 and ends with word 8; both are in the question, too."""
     rng = np.random.default_rng(seed)
     rows = []
     for number in range(32):
@@ -211,7 +211,7 @@ def test_answers_are_characters_of_the_passage(folder):
     assert found["EM"] == found["F1"] == pytest.approx(len(held) / len(made.questions()))
     assert found["EM_mean"] == pytest.approx((found["EM_de"] + found["EM_en"]) / 2)
     told = evaluator.answers(functions, 0)
-    assert "  " in told[next(iter(sorted(held)))]  # as it stands in the passage
+    assert "  " in told[next(iter(sorted(held)))]  # as in the passage
     assert {name for name, text in told.items() if text} == held
     with pytest.raises(FunctionError, match="dev: a model that answers questions, with a function"):
         evaluator.evaluate({}, 0)

@@ -65,7 +65,7 @@ def arrays_of(module):
 
 
 def assert_begins_as(name, source, file, encoder):
-    """Applies a gin file; what comes of it has the encoder, and fresh parts beside it."""
+    """Applies a gin file; the result has the encoder, and other parts at random."""
     state, shardings = created(name)
     begun = warm_start.apply(state, [warm_start.Initialise(source, **settings(file))], shardings)
     fresh = {path for path, _ in nnx.to_flat_state(state.params) if path[0] != "encoder"}

@@ -242,7 +242,7 @@ def write(model, evidence, config, key=None, languages=(GERMAN,)):
 
 
 def log_p(model, evidence, language, tokens):
-    """log p of the tokens behind the language's, by the equations."""
+    """log p of the tokens after the language's, by the equations."""
     memory = np.concatenate([marge_oracle.encode(arrays(model), z)[-1] for z in evidence])
     p = arrays(model)
     hidden = marge_oracle.decode(p, [language, *tokens[:-1]], memory, np.zeros(len(memory)))

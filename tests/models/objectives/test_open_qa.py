@@ -1,4 +1,4 @@
-"""Question answering in the engine: it learns, the index stands still, any mesh gives the same."""
+"""Question answering in the engine: it learns, the index is static, any mesh gives the same."""
 
 import dataclasses
 import functools

@@ -181,7 +181,7 @@ def test_evaluation_hides_alike_whatever_the_training_hides(tmp_path):
 
 @pytest.mark.slow
 def test_a_killed_process_goes_on_and_ends_with_the_same_bits(tmp_path):
-    """SIGKILL in the middle of a round of refreshing, some steps behind the last checkpoint."""
+    """SIGKILL in the middle of a round of refreshing, some steps after the last checkpoint."""
 
     def command(name):
         words = ["--gin_file=tests/multi_process/realm.gin", "--gin_allow=tests"]
@@ -189,7 +189,7 @@ def test_a_killed_process_goes_on_and_ends_with_the_same_bits(tmp_path):
         return ["t5x_style.train", *words]
 
     killed = process_group.start(command("killed"))
-    for line in killed.stdout:  # checkpoints are written while training goes on
+    for line in killed.stdout:  # checkpoints are written while training continues
         number = re.search(r"step (\d+)/33", line)
         if (
             number

@@ -88,7 +88,7 @@ def _variant(case: Case, name: str, settings: Mapping[str, float | str]) -> list
 def _loss(
     scale: float, config: contrastive.ContrastiveConfig, given: list[jax.Array]
 ) -> tuple[float, list[jax.Array]]:
-    """Loss, and gradients with respect to the vectors as they are given."""
+    """Loss, and gradients with respect to the given vectors."""
 
     def loss(given: list[jax.Array]) -> jax.Array:
         units = [text_embedding.unit(vectors) for vectors in given]

@@ -11,7 +11,7 @@ from models.objectives.marge import RelevanceConfig
 from tests.parity import parity_kit
 from tests.parity.parity_kit import Case, Quantity
 
-ARCHITECTURES = ()  # the cases name none: they are told by their folder
+ARCHITECTURES = ()  # the cases name none: their folder identifies them
 
 
 def quantities(case: Case, overrides: list[str]) -> list[Quantity]:

@@ -73,7 +73,7 @@ class _Blocks:
 
 
 def _named(case: Case) -> list[parity_names.Named]:
-    """Question embedder and reader beside the case's names."""
+    """Question embedder and reader, with the case's names."""
     found = realm_reader.named(case, "reader.")
     behind = ("encoder", "pooler", "project", "norm")
     shapes = LAYOUT.shapes(case.bert, case.config["retriever_proj_size"])

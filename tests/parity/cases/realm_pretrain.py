@@ -203,7 +203,7 @@ def _layout(case: Case, model: realm.REALM, batch: Batch) -> Iterable[Quantity]:
 
 
 def _token_types(case: Case, batch: Batch, name: str) -> Quantity:
-    """How many differ from the official ones; we tell them by where [SEP] stands."""
+    """How many differ from the official ones; we compute them from the place of [SEP]."""
     real = np.asarray(batch[name]["segment_ids"]) > 0
     ours = np.asarray(projected_encoder.token_types(batch[name], case.config["sep_token_id"]))
     theirs = case.batch[f"{name}_token_type_ids"].reshape(ours.shape)
@@ -233,7 +233,7 @@ def _difference(name: str, ours: np.ndarray, truth: np.ndarray) -> Quantity:
 
 
 def _gradients(case: Case, ours: Mapping[str, np.ndarray]) -> list[Quantity]:
-    """Two models, each with groups of its own; otherwise as in every case."""
+    """Two models, each with separate groups; otherwise as in every case."""
     with_groups = dataclasses.replace(
         case, float32=_with_groups(case.float32), float64=_with_groups(case.float64)
     )
@@ -318,7 +318,7 @@ def _run(model: Any, call: Callable[[Any], Any]) -> Any:
 
 
 def embedder_names(case: Case) -> list[Named]:
-    """The embedder's parameters beside the case's."""
+    """The embedder's parameters with the case's names."""
     return _named(case, {part: f"embedder/{part}" for part in ("encoder", *_BEHIND)})
 
 
@@ -326,7 +326,7 @@ _BEHIND = ("pooler", "project", "norm")
 
 
 def reader_names(case: Case) -> list[Named]:
-    """The reader's parameters beside the case's."""
+    """The reader's parameters with the case's names."""
     return _named(case, {"encoder": "reader", "head": "head"})
 
 

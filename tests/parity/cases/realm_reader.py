@@ -85,7 +85,7 @@ def quantities(case: Case, overrides: list[str]) -> list[Quantity]:
 
 
 def joint_of(given: Mapping[str, np.ndarray], read: int) -> dict[str, jax.Array]:
-    """The blocks that are read, behind their question."""
+    """The blocks that are read, after their question."""
     return parity_kit.token_group(given["input_ids"][:read], given["attention_mask"][:read])
 
 
@@ -109,7 +109,7 @@ def _body(case: Case, joint: Mapping[str, jax.Array]) -> jax.Array:
 
 
 def _readable(case: Case, joint: Mapping[str, jax.Array]) -> Quantity:
-    """How many tokens are wrongly (un)readable; we tell a body by where [SEP] stands."""
+    """How many tokens are wrongly (un)readable; we find a body by the place of [SEP]."""
     theirs = case.batch["block_mask"][: case.config["reader_beam_size"]].astype(bool)
     return Quantity("block_mask", float(np.sum(np.asarray(_body(case, joint)) != theirs)), 0.0)
 

@@ -42,7 +42,7 @@ def test_damage_is_named_and_falls_back_if_allowed(tmp_path, damage, capsys):
     with pytest.raises(CheckpointError, match=message) as error:
         keeper(tmp_path).restore(*created())
     assert str(victim.relative_to(tmp_path / "3")) in str(error.value)
-    assert "go on from step 2" in str(error.value) and "fall_back = True" in str(error.value)
+    assert "continue from step 2" in str(error.value) and "fall_back = True" in str(error.value)
 
     checkpointer = keeper(tmp_path, fall_back=True)
     state, _ = checkpointer.restore(*created())
@@ -143,13 +143,13 @@ def test_disk_full_inside_orbax(tmp_path, monkeypatch, where):
     assert "step 2 could not be saved" in str(error.value) and "Step 1 is" in str(error.value)
     assert checkpointer.best() == (1, 0.5) and checkpointer.last_saved == 1
     assert_equal(keeper(tmp_path).restore(*created())[0], state_at(1))
-    checkpointer.save(state_at(3), META, 0.1)  # room was made; 1 is the best still
+    checkpointer.save(state_at(3), META, 0.1)  # space was freed; 1 is the best still
     checkpointer.close()
     assert names(tmp_path) == ["1", "3"]
 
 
 def test_disk_full_ends_training_which_resumes_later(tmp_path, monkeypatch):
-    """As the job of a stage sees it: told in a few lines, and no steps lost but the last."""
+    """As the job of a stage sees it: reported in a few lines, and no steps lost but the last."""
     record = checksums.write
 
     def full(folder):
@@ -177,7 +177,7 @@ def test_nobody_waits_for_a_failed_save_in_vain(tmp_path, monkeypatch):
     checkpointer.save(state_at(1), META)
     with pytest.raises(CheckpointError, match="There is none before it"):
         checkpointer.close()
-    checkpointer.close()  # told once
+    checkpointer.close()  # reported once
     with pytest.raises(CheckpointError, match="step 1 could not be saved"):
         keeper(tmp_path, asynchronous=False).save(state_at(1), META)
 

@@ -26,7 +26,7 @@ from tests.t5x_style.training import test_trainer
 
 
 class Killed(BaseException):
-    """Stands for a process that is gone."""
+    """Simulates a process that is gone."""
 
 
 def values(folder, steps, keep=2, shared=None):
@@ -73,7 +73,7 @@ def test_a_value_that_the_longer_training_does_not_measure_does_not_replace_one_
         ({1: 0.5, 2: 0.1, 3: 0.9, 4: 0.1}, Shared(2, 1), [2, 4], [1, 3]),
         ({1: None, 2: None, 3: None}, Shared(3, 1), [3], []),
         ({1: 0.9, 2: None, 3: None}, None, [3], [1]),
-        ({3: None, 4: None}, Shared(2, 1), [4], []),  # resumed behind the branch
+        ({3: None, 4: None}, Shared(2, 1), [4], []),  # resumed after the branch
     ],
 )
 def test_what_a_finished_training_keeps(tmp_path, steps, shared, full, bare):

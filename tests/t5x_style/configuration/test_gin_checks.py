@@ -166,7 +166,7 @@ def test_reading_refuses(read, text, message):
         ("gin_toys.Size.rate = %RTAE\nRATE = 1.0", "a.gin:6: %RTAE has no value.*mean RATE"),
         ("gin_toys.Size.rate = %MODEL_DIR", "pass --gin.MODEL_DIR=VALUE$"),
         ("WIDHT = 4", "a.gin:6: macro WIDHT is set, but nothing.*mean WIDTH"),
-        ("A = %B\nB = %A\ngin_toys.Size.rate = %A", "circle: %A -> %B -> %A"),
+        ("A = %B\nB = %A\ngin_toys.Size.rate = %A", "cycle: %A -> %B -> %A"),
         ("gin_toy.Size.rate = 1.0", "a.gin:6: 'gin_toy' in .* nor imported.*mean gin_toys"),
         ("gin_toys.build.make = @gin_toy.make", "a.gin:6: 'gin_toy' in .* nor imported"),
         ("other/gin_toys.Size.rate = 1.0", "a.gin:6: other/gin_toys.Size.rate is bound, but"),

@@ -194,5 +194,5 @@ def test_renames_and_added_parameters_keep_fingerprints(values, monkeypatch):
 
 def test_a_circle_of_references_is_an_error(values):
     text = "house.job.size = @house.Size()\nhouse.Size.table = @house.Size()\n"
-    with pytest.raises(gin_reader.GinError, match="lead in a circle, at @toyhouse.house.Size"):
+    with pytest.raises(gin_reader.GinError, match="form a cycle, at @toyhouse.house.Size"):
         values(text)

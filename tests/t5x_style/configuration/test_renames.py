@@ -304,7 +304,7 @@ def test_old_gin_files_are_found(shop: Path, capsys: pytest.CaptureFixture[str])
     config = gin_reader.read(["old.gin"], (), allow=["shop"])
     assert [path.name for path in config.files] == ["new.gin"]
     assert "old.gin is called new.gin now" in capsys.readouterr().err
-    Path("old.gin").write_text(HEAD + NOW)  # one's own file of that name comes first
+    Path("old.gin").write_text(HEAD + NOW)  # a local file of that name comes first
     config = gin_reader.read(["old.gin"], (), allow=["shop"])
     assert [path.name for path in config.files] == ["old.gin"]
 

@@ -38,9 +38,7 @@ def real_parameters(thing):
         return inspect.signature(thing).parameters
     if dataclasses.is_dataclass(thing):
         return inspect.signature(thing).parameters
-    parameters = dict(
-        inspect.signature(thing.__init__).parameters
-    )  # nnx hides it behind a metaclass
+    parameters = dict(inspect.signature(thing.__init__).parameters)  # nnx hides it in a metaclass
     parameters.pop("self")
     return parameters
 

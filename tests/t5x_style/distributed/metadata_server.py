@@ -1,4 +1,4 @@
-"""A stand-in for Google Cloud's metadata server, of one host."""
+"""A fake of Google Cloud's metadata server, of one host."""
 
 import contextlib
 import threading

@@ -60,7 +60,7 @@ def test_wrong_descriptions(flags, message):
 
 
 def meet(described: list[tuple[int, int]], seconds: int) -> dict[int, str]:
-    """What each (number, count) is told when these come to one port; "" if all is well."""
+    """The error of each (number, count) when these come to one port; "" if all is well."""
     address = f"127.0.0.1:{process_group.free_port()}"
     told: dict[int, str] = {}
 
@@ -236,7 +236,7 @@ def test_a_training_that_does_not_fit_ends_before_its_first_step(tmp_path):
 
 @pytest.mark.slow
 def test_checkpoints_move_between_one_process_and_two(tmp_path):
-    """8 devices each time; an error ends each run just behind a checkpoint, which stays whole."""
+    """8 devices each time; an error ends each run just after a checkpoint, which stays whole."""
 
     def train(name, processes, until=10):
         bindings = {"DATA": 2, "FSDP": 2, "TENSOR": 2, "EVALUATE_EVERY": 3}

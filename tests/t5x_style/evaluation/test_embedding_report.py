@@ -158,7 +158,7 @@ def test_other_starts_are_silent(config: bert.BertConfig | bag.BagConfig, poolin
 
 
 def test_inner_products_are_measured_as_the_loss_compares_them() -> None:
-    """Vectors as they are, and temperature 1: the same scores as lengths and temperature make."""
+    """Unnormalised vectors, and temperature 1: the same scores as lengths and temperature make."""
     dot = dataclasses.replace(COSINE, normalise=False, similarity="dot", temperature=1.0)
     found = measured(random_texts(), OLD, dataclasses.replace(dot, pooling="mean"))
     plain = measured(random_texts(), OLD, dataclasses.replace(COSINE, pooling="mean"))

@@ -82,7 +82,7 @@ def test_weights_are_the_best_ones_of_development_queries(model, searched, corpu
 
     others = [value(one, "dev") for one in hybrid.grid(KINDS, 5)]
     assert value(best, "dev") >= max(others) - 1e-9 > min(others)
-    # of 40 queries: moved towards the prior, and used as they are
+    # of 40 queries: moved towards the prior, and used unchanged
     assert sum(facts["weights"].values()) == pytest.approx(1, abs=1e-3)
     prior = PRIOR[SPARSE] / sum(PRIOR.values())
     assert min(best[SPARSE], prior) < facts["weights"][SPARSE] < max(best[SPARSE], prior)

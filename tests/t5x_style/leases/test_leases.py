@@ -77,7 +77,7 @@ class InFiles:
 
 
 class OnObjects:
-    """Leases on the stand-in for Cloud Storage."""
+    """Leases on the fake Cloud Storage."""
 
     def __init__(self, server, client):
         self.place, self._server, self._client = f"{BUCKET}/leases", server, client
@@ -139,7 +139,10 @@ def test_tokens_rise_and_a_released_lease_is_free(world):
     assert free.holder(NAME) is None
     second = free.acquire(NAME, ignore, ignore)
     assert (second.token, second.before) == (2, "released")
-    with pytest.raises(LeaseLost, match="took over while this process was stopped"), first.guard():
+    with (
+        pytest.raises(LeaseLost, match="acquired the lease while this process was stopped"),
+        first.guard(),
+    ):
         pass
     second.release()
 

@@ -38,7 +38,7 @@ from tests.models.objectives import test_realm
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """A training of nine steps beside a builder: its folder, its end, what it logged."""
+    """A training of nine steps with a builder: its folder, its end, what it logged."""
     folder = tmp_path_factory.mktemp("whole")
     with Builder(folder):
         run, lines = train(folder)
@@ -113,7 +113,7 @@ def test_any_mesh_gives_the_same(whole, tmp_path):
 
 @pytest.mark.slow
 def test_processes_that_share_a_training_see_the_same_versions(whole, tmp_path, monkeypatch):
-    """The first is told by the record what its steps saw, the second by the first."""
+    """The first reads from the record what its steps saw; the second gets it from the first."""
     monkeypatch.setattr(process_group, "LIMIT_SECONDS", 900)
     folder, _, lines = whole
     copy(folder, tmp_path)
@@ -165,7 +165,7 @@ def test_an_index_that_is_too_old_is_waited_for_or_told(whole, tmp_path, capsys)
     warning.pipeline.batch(5)
     warning.pipeline.batch(6)
     told = capsys.readouterr().err
-    assert told.count("training goes on with it") == 1 and "5 steps old, the bound is 4" in told
+    assert told.count("training continues with it") == 1 and "5 steps old, the bound is 4" in told
     (tmp_path / "run" / RECORD).unlink()
     pausing = build(tmp_path / "run")
     pausing.start()
@@ -263,7 +263,7 @@ def test_a_version_of_another_training_is_refused_with_the_step_and_what_to_do(t
     shapes = r"embedder/\S+bias: expected shape \(\d+,\), found \(3,\)"
     assert re.fullmatch(
         f"step 5: the version of the index is of another training: {shapes}. Build it from this "
-        "training's checkpoints, in a folder of its own.",
+        "training's checkpoints, in a separate folder.",
         str(error.value),
     )
 
@@ -296,14 +296,14 @@ def test_a_query_never_gets_what_is_barred(whole, tmp_path, exclude):
 
 @pytest.mark.slow
 def test_a_builder_and_a_training_that_are_killed_leave_nothing_torn(tmp_path):
-    """Real processes: SIGKILL while the third version is published, and while it is taken over."""
+    """Real processes: SIGKILL while the third version is published, and while it is imported."""
     folder = tmp_path / "killed"
 
     def start(what, version):
         return process_group.start(["tests.multi_process.host", what, str(folder), str(version)])
 
     training, builder = start("train", 3), start("build", 3)
-    assert builder.wait() == -signal.SIGKILL  # the training waits, or goes on with what there is
+    assert builder.wait() == -signal.SIGKILL  # the training waits, or continues with what there is
     assert training.poll() is None and versioned_folder.published(folder / "versions") == [1, 2]
     assert (folder / "versions/versions/3.tmp").is_dir()
     builder = start("build", 0)

@@ -1,4 +1,4 @@
-"""Plans that the model of the moment makes: when, of what, on meshes, and after a stop."""
+"""Plans of the current model: when, of what, on meshes, and after a stop."""
 
 import dataclasses
 import functools
@@ -127,7 +127,7 @@ def _plan(folder, version):
 
 
 class Killed(BaseException):
-    """Stands for a process that is gone."""
+    """Simulates a process that is gone."""
 
 
 class _Until:
@@ -311,7 +311,7 @@ def test_batches_are_of_the_plan_and_targets_see_no_chunk_of_their_document(made
 
 
 def test_a_batch_can_be_had_again_when_the_next_plan_is_in_use(made, whole):
-    """Where a step is repeated to tell which rows made it break down."""
+    """Where a step is repeated to find the rows that made it fail."""
     pipeline = _pipeline(made)
     for step in (3, 4, 7, 8):
         planned = pipeline.planned(_plan(whole[0], step // EVERY), step // EVERY, step // 4 * 4)

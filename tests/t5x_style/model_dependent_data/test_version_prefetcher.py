@@ -103,7 +103,7 @@ def test_one_that_goes_while_it_is_read_is_passed_over_for_a_newer_one(versions,
 def test_an_older_one_is_never_taken_for_the_one_in_use(versions, reader):
     assert number(reader.open_beside(2, yes)) == 1
     versions.go_on.set()
-    assert number(reader.open(3)) == 3  # as a run that goes on sees what it saw
+    assert number(reader.open(3)) == 3  # as a resumed run sees what it saw
     assert [number(reader.open_beside(3, yes)) for _ in range(2)] == [3, 3]
     assert set(until_read(reader, 4, 4)) == {3, 4}
 
@@ -197,7 +197,7 @@ def test_one_that_others_cannot_read_any_more_is_passed_over(versions, reader):
 
 
 def stated(reader, number):
-    """What a reader says of a version that is read beside, once it has been read."""
+    """What a reader says of a version that is read in the background, once it has been read."""
     reader.expect(number)
     for _ in range(10_000_000):
         if (state := reader.state(number)) != "waits":

@@ -131,7 +131,7 @@ def test_the_same_targets_whatever_the_evidence(made):
 
 def test_evidence_that_cannot_be_anothers_is_left_out_of_every_kind(tmp_path):
     told = {f"{code}/news/{n}": f"{words} {n}" for n in range(3) for code, words in WORDS.items()}
-    told["ru/news/0"] = "один два"  # nothing else stands in Russian
+    told["ru/news/0"] = "один два"  # nothing else is in Russian
     tokenizer = chunk_stores.make_tokenizer(tmp_path / "t", told, [*WORDS, "ru"])
     made = chunk_stores.make_store(tmp_path / "s", told, tokenizer), tokenizer
     ids = TokenStore.open(made[0]).ids
@@ -153,7 +153,7 @@ def test_evidence_that_cannot_be_anothers_is_left_out_of_every_kind(tmp_path):
 def test_given_evidence_that_cannot_be_is_refused(made, tmp_path):
     with pytest.raises(ValueError, match=r"expected one of \('true', 'random', 'none'\)"):
         _given(made, "false")
-    with pytest.raises(StoreError, match="expected 180 chunks for a batch that stand in another"):
+    with pytest.raises(StoreError, match="expected 180 chunks for a batch that exist in another"):
         _given(made, "true", rows=90)
     with pytest.raises(
         ValueError, match="max_targets: expected 4 or more, the targets of a batch of 2"

@@ -164,7 +164,7 @@ def test_the_papers_size_traces_with_the_whole_corpus(monkeypatch):
     rows = {shape.shape[0] for shape in found.step.jaxpr.in_avals if len(shape.shape) == 2}
     assert -(-13_353_718 // 1024) * 1024 in rows, "the corpus is part of the state"
     total, refresh = (flops.count(one).flops for one in (found.step.jaxpr, found.after_update))
-    # 13,354 blocks of 288 tokens embedded a step beside 512 times 8 embedded and read, both ways.
+    # 13,354 blocks of 288 tokens embedded a step, against 512 times 8 embedded and read, both ways.
     assert 0.2 < refresh / total < 0.3
 
 

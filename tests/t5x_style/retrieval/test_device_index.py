@@ -22,7 +22,7 @@ CONFIG = DeviceIndexConfig(D, None, "float32", multiple=16, chunk=5, encode_rows
 
 
 def embed(group):
-    """Vectors that tell rows apart: random, of the sum of a row's tokens."""
+    """Vectors that distinguish rows: random, of the sum of a row's tokens."""
     keys = jax.vmap(lambda one: jax.random.fold_in(jax.random.key(0), one))
     numbers = jnp.sum(group["tokens"] * (1 + group["positions"]), axis=1)
     return jax.vmap(lambda key: jax.random.normal(key, (D,)))(keys(numbers))

@@ -161,8 +161,8 @@ def test_a_second_run_makes_only_what_is_missing_or_damaged(tmp_path, capsys):
     capsys.readouterr()
     assert encode(tmp_path) == 2 and bytes_of(tmp_path) == whole
     told = capsys.readouterr().err
-    assert "00003: made anew: " in told and "its bytes changed" in told
-    assert "00001: made anew: " in told and "00004.tmp: made anew: left by a run" in told
+    assert "00003: written again: " in told and "its bytes changed" in told
+    assert "00001: written again: " in told and "00004.tmp: written again: left by a run" in told
     assert "3 of 5 shards are there" in told
 
 
@@ -247,7 +247,7 @@ def test_two_processes_write_what_one_does(tmp_path):
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
     shared = {"JAX_COORDINATOR_ADDRESS": address, "JAX_NUM_PROCESSES": "2"}
-    # only process 0 sees the folder, in which every shard has to be made anew
+    # only process 0 sees the folder, in which every shard has to be written again
     folders = [tmp_path / "two", tmp_path / "elsewhere"]
     both = [
         run(folder, devices=4, JAX_PROCESS_ID=str(number), **shared)

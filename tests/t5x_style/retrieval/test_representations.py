@@ -180,7 +180,7 @@ def test_a_run_that_was_stopped_ends_with_the_same_bits(model, folder, tmp_path,
     cut = tmp_path / "shards/00000/sparse_weights.npy"
     cut.write_bytes(cut.read_bytes()[:-1])
     encode(model, tmp_path)
-    assert "00000: made anew" in capsys.readouterr().err
+    assert "00000: written again" in capsys.readouterr().err
     assert bytes_of(tmp_path) == bytes_of(folder)
 
 

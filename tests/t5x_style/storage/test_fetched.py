@@ -1,4 +1,4 @@
-"""Copies of finished folders: shared by readers, checked, and dropped when room is needed."""
+"""Copies of finished folders: shared by readers, checked, and dropped when space is needed."""
 
 import hashlib
 import os

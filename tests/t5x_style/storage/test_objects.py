@@ -1,4 +1,4 @@
-"""Objects: compare-and-swap on generations, and what comes of each thing that can go wrong."""
+"""Objects: compare-and-swap on generations, and the result of each failure."""
 
 import io
 

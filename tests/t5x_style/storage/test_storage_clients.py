@@ -1,4 +1,4 @@
-"""Other clients on the stand-in, and ours on another server."""
+"""Other clients on the fake server, and ours on another server."""
 
 import os
 import subprocess

@@ -34,7 +34,7 @@ def command(*arguments):
 
 
 def start(*arguments):
-    """Starts the sweep as a user does, in a process of its own."""
+    """Starts the sweep as a user does, in a separate process."""
     return subprocess.Popen(
         command(*arguments),
         env=os.environ | {"PYTHONPATH": str(gin_reader.REPOSITORY)},

@@ -124,7 +124,7 @@ def test_conditions_may_not_lead_in_a_circle(sweep_house):
         f"{one}/sweep.Axis:\n  values = [1, 2]\n  when = {{'{other}': [1]}}\n"
         for one, other in (("A", "B"), ("B", "C"), ("C", "A"))
     )
-    with pytest.raises(GinError, match="`when` leads in a circle: "):
+    with pytest.raises(GinError, match="`when` forms a cycle: "):
         sweep_house.load(text)
 
 

@@ -57,7 +57,7 @@ def test_comparing_changes_no_bit(tmp_path):
 
 
 class Others:
-    """Stands in for the other process; holds whatever the test says that one published."""
+    """Fake of the other process; holds whatever the test says that one published."""
 
     number, count = 0, 2
 

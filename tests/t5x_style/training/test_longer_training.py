@@ -37,7 +37,7 @@ LINEAR = functools.partial(optimizers.AdamW, 0.05, 2, no_decay=("scale",))
 
 
 class Killed(BaseException):
-    """Stands for a process that is gone."""
+    """Simulates a process that is gone."""
 
 
 @dataclasses.dataclass
@@ -350,7 +350,7 @@ def test_a_full_disk_is_named_and_nothing_is_left(short, tmp_path, monkeypatch):
         return copyfile(source, target)
 
     monkeypatch.setattr(shutil, "copyfile", full)
-    with pytest.raises(CheckpointError, match="step 6 .*No space left on device.*Make room"):
+    with pytest.raises(CheckpointError, match="step 6 .*No space left on device.*Free space"):
         longer_training.seed(short, tmp_path, 6, evaluate_every=4)
     assert names(tmp_path / "checkpoints") == ["4"]  # whole, and not to be resumed from
     assert checkpoint_directory.resumable_steps(tmp_path / "checkpoints") == []

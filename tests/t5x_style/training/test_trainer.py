@@ -81,7 +81,7 @@ def digest(run, folder):
 
 
 class Killed(BaseException):
-    """Stands for a process that is gone; the real one is in the kill tests."""
+    """Simulates a process that is gone; the real one is in the kill tests."""
 
 
 def killed_at(step):
@@ -266,7 +266,7 @@ def test_profile_of_a_resumed_run(tmp_path):
     short = dataclasses.replace(CADENCE, steps=4)
     train(tmp_path, cadence=short)
     traced = dataclasses.replace(CADENCE, profile_first=2, profile_count=4)
-    assert train(tmp_path, cadence=traced)[1]  # resumes behind the first traced step
+    assert train(tmp_path, cadence=traced)[1]  # resumes after the first traced step
     train(tmp_path / "whole", cadence=dataclasses.replace(traced, steps=4))  # ends while tracing
     assert list((tmp_path / "whole" / "profile").rglob("*.xplane.pb"))
 

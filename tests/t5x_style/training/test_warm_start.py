@@ -1,4 +1,4 @@
-"""Weights taken over by path: layers, padding, meshes; whatever does not match is an error."""
+"""Weights imported by path: layers, padding, meshes; whatever does not match is an error."""
 
 import dataclasses
 import functools

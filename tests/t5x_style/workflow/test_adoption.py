@@ -100,7 +100,7 @@ def test_what_was_made_from_other_inputs_stays(old, capsys):
         json.dump(record, file)
     assert runs.main(["adopt", "runs/old", "--gin_allow=tests"]) == 1
     output = capsys.readouterr().out
-    assert f"{COUNTED} stays as it is: input SOURCE is" in output and os.path.islink(MADE)
+    assert f"{COUNTED} was not adopted: input SOURCE is" in output and os.path.islink(MADE)
     assert os.path.isdir(COUNTED) and not os.path.islink(COUNTED)
 
 
@@ -112,7 +112,9 @@ def test_what_was_made_with_other_defaults_stays(old, capsys):
         file.write("gin_toys.count.steps = 3\ngin_toys.count.stop_at = 7\n")
     assert runs.main(["adopt", "runs/old", "--gin_allow=tests"]) == 1
     output = capsys.readouterr().out
-    assert f"{COUNTED} stays as it is: it was made with other defaults: stop_at 7, now -1" in output
+    assert (
+        f"{COUNTED} was not adopted: it was made with other defaults: stop_at 7, now -1" in output
+    )
     assert os.path.islink(MADE) and not os.path.islink(COUNTED)
 
 
@@ -156,6 +158,6 @@ def test_a_copy_of_versions_is_adopted_where_their_store_is_not(old, tmp_path, c
 def test_a_configuration_that_is_gone_or_unknown_stays(old, capsys):
     os.unlink(f"{MADE}/config.gin")
     assert runs.main(["adopt", "runs/old", "--gin_allow=tests"]) == 1
-    assert f"{MADE} stays as it is: command line: no gin file" in capsys.readouterr().out
+    assert f"{MADE} was not adopted: command line: no gin file" in capsys.readouterr().out
     with open(f"{MADE}/out.txt") as file:
         assert file.read() == "years of work"

@@ -202,7 +202,7 @@ def test_a_holder_that_returns_after_its_lease_expired_is_refused(tmp_path, buck
     assert folder != asleep and (folder / "steps.txt").read_text() == "0 1\n1 1\n"
     (asleep / "steps.txt").write_text("woke up")
     remote_store.push(planned.store, asleep)
-    with pytest.raises(LeaseLost, match="took over"):
+    with pytest.raises(LeaseLost, match="acquired the lease"):
         making.finish(planned, asleep, {"steps": "steps.txt"}, 1.0, sleeper)
     with remote_store.pushed(planned.store, folder, print):
         pass

@@ -54,7 +54,7 @@ def test_a_silent_holder_is_followed_in_a_copy_and_its_result_is_refused(tmp_pat
     folder = making.begin(planned, stages.decide(planned), second)
     assert folder != asleep and (folder / "steps.txt").read_text() == "0 1\n1 1\n"
     (asleep / "steps.txt").write_text("woke up")
-    with pytest.raises(LeaseLost, match="took over while this process was stopped"):
+    with pytest.raises(LeaseLost, match="acquired the lease while this process was stopped"):
         making.finish(planned, asleep, {"steps": "steps.txt"}, 1.0, sleeper)
     assert not (asleep / "stage.json").exists()
     making.finish(planned, folder, {"steps": "steps.txt"}, 1.0, second)

@@ -29,7 +29,7 @@ FILL = (
 
 @pytest.fixture
 def shell(tmp_path, monkeypatch):
-    """Runs lines of shell with a disk of its own mounted on `runs`; returns what they print."""
+    """Runs lines of shell with a separate disk mounted on `runs`; returns what they print."""
     if not shutil.which("unshare") or subprocess.run([*NAMESPACE, "true"]).returncode:
         pytest.skip("needs mount namespaces (unshare --user --mount)")
     monkeypatch.chdir(tmp_path)
@@ -68,7 +68,7 @@ def test_a_full_disk_in_the_middle_of_a_stage(shell):
     first, failed, continued, again = output.split("code ")[:4]
     assert "done in" in first and output.count("code 0") == 3
     assert failed.startswith("0") and "error: [Errno 28] No space left on device" in failed
-    assert "No finished version is affected. Make room (python -m t5x_style.gc" in failed
+    assert "No finished version is affected. Free disk space (python -m t5x_style.gc" in failed
     assert "same" in continued and "resume: was stopped" in continued
     assert "kept 0" in continued and "wrote 11" in continued and "done in" in continued
     assert "] done:" in again

@@ -47,7 +47,7 @@ third/recipe.Stage:
 
 
 class Recipe:
-    """A recipe in a process of its own, whose lines go into a queue; None when it has ended."""
+    """A recipe in a separate process, whose lines go into a queue; None when it has ended."""
 
     def __init__(self, name, last, lines, store="runs/.store"):
         self.name, self.lines, self.output = name, lines, []

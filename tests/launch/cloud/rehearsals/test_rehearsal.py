@@ -1,7 +1,7 @@
 """A preempted slice of several hosts leaves, bit for bit, what an undisturbed one leaves.
 
 Real texts, archive, supervisors and training processes; local processes are the hosts, and a
-stand-in serves the bucket. The job of one host dies of SIGKILL at a step; then everything on all
+fake server serves the bucket. The job of one host dies of SIGKILL at a step; then everything on all
 hosts is killed, and their disks are lost. The undisturbed run is on a local disk.
 """
 

@@ -157,7 +157,7 @@ def test_a_state_depends_on_the_last_tokens_alone(depth: int, span: int) -> None
     hidden = jax.random.normal(KEY, (*PACKED["tokens"].shape, tiny_models.CONFIG.hidden))
     decode = nnx.jit(lambda module, tokens: module.decode({**PACKED, "tokens": tokens}, hidden))
     before = np.asarray(decode(module, PACKED["tokens"]))
-    row, reach = 1, depth * (span - 1)  # behind a token, through all layers
+    row, reach = 1, depth * (span - 1)  # after a token, through all layers
     segment, position = (np.asarray(PACKED[name][row]) for name in ("segment_ids", "positions"))
     for at in np.flatnonzero(segment):
         tokens = PACKED["tokens"].at[row, at].add(1)
@@ -203,7 +203,7 @@ def test_the_reconstruction_trains_every_layer_of_the_encoder() -> None:
 
 @pytest.mark.slow
 def test_it_learns_to_hand_a_word_over_in_cls() -> None:
-    """Each passage is one word, again and again: its first occurrence is told by [CLS] alone."""
+    """Each passage repeats one word: its first occurrence is predicted from [CLS] alone."""
     parts = [(i, [2, *[i] * 4, 3]) for i in range(5, 21)]
     text = tiny_models.group([[part] for part in parts], 6, 1)
     module = objective(text=GroupShape(16, 6, 1))

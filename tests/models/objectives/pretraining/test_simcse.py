@@ -67,7 +67,7 @@ def test_the_loss_is_the_formula(batch: Batch, config: TokenEncoderConfig, optio
     assert float(metrics["accuracy"].value()) == pytest.approx(right)
     apart = np.square(one - other).sum(1).mean()
     assert float(metrics["alignment"].value()) == pytest.approx(apart, rel=1e-4)
-    assert apart > 1e-4  # dropout tells both from each other
+    assert apart > 1e-4  # dropout makes both differ
 
 
 def test_free_segments_count_nothing() -> None:

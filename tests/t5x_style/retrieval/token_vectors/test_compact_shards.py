@@ -141,7 +141,7 @@ def test_a_run_that_was_stopped_ends_with_the_same_bits(model, folder, tmp_path,
     cut = tmp_path / "shards/00000" / representation_files.SCALES
     cut.write_bytes(cut.read_bytes()[:-1])
     encode(model, tmp_path, kinds=KINDS)
-    assert "00000: made anew" in capsys.readouterr().err
+    assert "00000: written again" in capsys.readouterr().err
     assert bytes_of(tmp_path) == bytes_of(folder)
     path = tmp_path / "shards/00002" / representation_files.SCALES
     path.unlink()
