@@ -50,7 +50,7 @@ _PACKAGES = ("jax", "flax", "orbax-export", "tensorflow-cpu")
 JOBS = {
     "export": {
         "name": "export",
-        "version": 3,
+        "version": 4,
         "outputs": ["saved_model", "notice"],
         "program": True,
     }
@@ -91,7 +91,7 @@ def export(
       checkpoint: folder of the training stage.
       tokenizer: that it was trained with; its files become assets.
       serving_default: the function that clients get who name none.
-      tolerance: the largest absolute difference of a component of a vector.
+      tolerance: the largest absolute difference of a component of a vector, or of a score.
       publish_to: folder that a server watches, outside of model_dir; gets a copy of the version,
         beside those that are there. None: no copy.
       model_dir: stage folder.

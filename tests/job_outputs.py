@@ -43,6 +43,7 @@ from input_pipelines.gather import (
     write_beir,
 )
 from input_pipelines.labelled import labelled_collection
+from input_pipelines.marge import chunk_passages
 from input_pipelines.sources import triples
 from input_pipelines.store import answer_token_forms, prepare
 from input_pipelines.tokenizers import import_tokenizer, tokenization, vocabulary_report
@@ -56,6 +57,7 @@ from tests.input_pipelines.gather import (
     test_sentence_passages,
 )
 from tests.input_pipelines.labelled import layout_files
+from tests.input_pipelines.marge import test_chunk_passages
 from tests.kits import job_inputs
 from tests.t5x_style.evaluation import test_hybrid_weights
 from tests.t5x_style.mining import test_judged_negatives
@@ -126,6 +128,7 @@ CASES = {
     "answer_forms": Case(answer_token_forms.find_forms, job_inputs.answer_forms),
     "article_passages": Case(article_passages.gather, test_article_passages.job_runs),
     "block_collection": Case(write_beir.write_blocks, job_inputs.block_collection),
+    "chunk_passages": Case(chunk_passages.write_chunks, test_chunk_passages.job_runs),
     "collection": Case(write_beir.write_collection, job_inputs.collection),
     "gather_documents": Case(documents.gather, job_inputs.gather_documents),
     "gather_questions": Case(question_collection.gather_questions, job_inputs.gather_questions),

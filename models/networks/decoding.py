@@ -21,6 +21,7 @@ class Cache(Protocol):
 # (tokens [B, N], number of the token [], cache) -> (logits [B, N, V] float32, cache)
 Step = Callable[[jax.Array, jax.Array, Any], tuple[jax.Array, Any]]
 
+_PART = 128  # scores in a part; tables of vocabularies are padded to it, so that none is cut
 _NEVER = -1e30  # a logarithm of a probability; finite, so that sums of it are
 
 
@@ -160,7 +161,7 @@ def _best(texts: _Texts, log_p: jax.Array, config: GenerationConfig, end: int, p
     total = texts.log_p[:, :, None] + gained  # [B, N, V]
     lengths = texts.lengths + ~texts.ended
     scores = _scores(total, lengths[:, :, None], config)
-    _, chosen = jax.lax.top_k(scores.reshape(rows, -1), beams)  # [B, N]
+    chosen = largest(scores.reshape(rows, -1), beams)  # [B, N]
     parent, token = chosen // vocabulary, (chosen % vocabulary).astype(jnp.int32)
 
     def of_parent(array: jax.Array) -> jax.Array:
@@ -177,6 +178,44 @@ def _best(texts: _Texts, log_p: jax.Array, config: GenerationConfig, end: int, p
         of_parent(lengths),
         end,
     )
+
+
+def largest(scores: jax.Array, count: int) -> jax.Array:
+    """Where the largest scores are, as `jax.lax.top_k` says: of equal ones the first comes first.
+
+    That operation is not used because TensorFlow, for which models are exported, does not have it.
+    There are two passes: the `count` parts whose largest scores are the largest hold all that is
+    looked for; then the places in these.
+
+    Args:
+        scores: [B, S] float32, none of them NaN.
+        count: N, from 1 to S.
+
+    Returns:
+        [B, N] int32, the largest first.
+    """
+    rows, size = scores.shape
+    if size <= count * _PART:
+        return _one_by_one(scores, count)
+    padded = jnp.pad(scores, ((0, 0), (0, -size % _PART)), constant_values=-jnp.inf)
+    parts = padded.reshape(rows, -1, _PART)
+    chosen = jnp.sort(_one_by_one(jnp.max(parts, axis=2), count), axis=1)  # for equal scores
+    found = jnp.take_along_axis(parts, chosen[:, :, None], axis=1).reshape(rows, -1)
+    places = _one_by_one(found, count)
+    return jnp.take_along_axis(chosen, places // _PART, axis=1) * _PART + places % _PART
+
+
+def _one_by_one(scores: jax.Array, count: int) -> jax.Array:
+    """As `largest`, by a pass over all of [B, S] for each; no place twice, whatever the scores."""
+    places = jnp.arange(scores.shape[1], dtype=jnp.int32)
+
+    def one(taken: jax.Array, _: None) -> tuple[jax.Array, jax.Array]:
+        best = jnp.max(scores, axis=1, keepdims=True, where=~taken, initial=-jnp.inf)
+        possible = ~taken & (scores == best)
+        place = jnp.min(jnp.where(possible, places, len(places) - 1), axis=1)
+        return taken | (places == place[:, None]), place
+
+    return jax.lax.scan(one, jnp.zeros(scores.shape, bool), length=count)[1].T
 
 
 def _drawn(

@@ -235,15 +235,19 @@ class Marge(Objective):
     def functions(self) -> dict[str, ModelFunction]:
         """See `Objective`: g of queries and passages, and `generate`.
 
-        The latter takes a key, too, which decides nothing unless tokens are drawn.
+        The latter takes a key, too, which is among its inputs where tokens are drawn, and decides
+        nothing elsewhere.
         """
         language = jax.ShapeDtypeStruct((self.evidence.rows,), jnp.int32)
 
-        def write(evidence: Group, language: jax.Array, key: jax.Array) -> decoding.Written:
+        def write(
+            evidence: Group, language: jax.Array, key: jax.Array | None = None
+        ) -> decoding.Written:
             return self.generate(evidence, language, self.generation_config, key)
 
-        key = jax.eval_shape(lambda: jax.random.key(0))
-        inputs = {"evidence": self.evidence.spec(), "language": language, "key": key}
+        inputs = {"evidence": self.evidence.spec(), "language": language}
+        if self.generation_config.temperature is not None:
+            inputs["key"] = jax.eval_shape(lambda: jax.random.key(0))
         return {
             **dense_functions(self.embed, self.target, self.evidence),
             "generate": ModelFunction(

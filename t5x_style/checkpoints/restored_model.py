@@ -176,6 +176,9 @@ def restore(
     saved = Contract.load(checkpoint)
     if (saved.pooling, contract.pooling) == _WITH_SEVERAL_CLS:
         saved = dataclasses.replace(saved, pooling=contract.pooling)
+    if saved.similarity == "cosine" and contract.normalise:
+        # Lengths are no part of a cosine: an index, which takes inner products, needs unit vectors.
+        saved = dataclasses.replace(saved, normalise=True)
     contract.require(saved.cut_to(contract.token_vector_size, checkpoint), checkpoint)
     parts: Any = nnx.split(abstract, nnx.Param, ...)
     graphdef, *states = parts

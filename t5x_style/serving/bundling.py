@@ -10,6 +10,7 @@ import numpy as np
 
 from t5x_style.checkpoints.restored_model import Trained
 from t5x_style.interfaces.contract import MCLS, Combination, Contract
+from t5x_style.interfaces.objective import GENERATE
 from t5x_style.interfaces.representation import PASSAGE, Representation, function_name
 from t5x_style.retrieval import hybrid
 from t5x_style.retrieval.beir_collection import Passage, Passages
@@ -64,7 +65,8 @@ def publish(
         raise BundleError("pooling 'mcls' puts further [CLS] into a text, which is not served yet")
     with TemporaryDirectory() as scratch:
         made = Path(scratch)
-        programs.write(made, saved_model.portable(model.restored))
+        # Programs take tokens alone: one that writes texts, which takes languages, too, is none.
+        programs.write(made, saved_model.portable(model.restored, leave_out=[GENERATE]))
         found = [passages.passage(passages.row(one)) for one in index.ids]
         held = _at_hand(index)
         kinds = hybrid.asked_kinds(index)

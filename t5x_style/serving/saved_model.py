@@ -13,6 +13,11 @@ reader of questions with passages, "[CLS] question [SEP] body [SEP]", adds signa
     answer    start, end int32 [b]; score, log_probability float32 [b]
     fill      log_probability float32 [b, M, V], of each token for each of the first M [MASK]s
 
+A model that writes texts from a document adds one, with a third input, `language`, int32 [b], the
+token that each text begins with:
+
+    generate  tokens int32 [b, N, T], scores float32 [b, N]: N hypotheses, the best first
+
 Ids and masks are checked inside the graph, so that a bad request is an error wherever the model is
 served: an id outside the vocabulary would give a vector like any other, or NaN.
 """
@@ -20,7 +25,7 @@ served: an id outside the vocabulary would give a vector like any other, or NaN.
 import dataclasses
 import functools
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +36,10 @@ from flax import nnx
 
 from t5x_style.checkpoints.restored_model import Restored
 from t5x_style.interfaces.contract import Contract
-from t5x_style.interfaces.objective import ANSWER, EMBED, FILL
+from t5x_style.interfaces.objective import ANSWER, EMBED, FILL, GENERATE
 from t5x_style.interfaces.representation import (
     DENSE,
+    PASSAGE,
     SIDES,
     Representations,
     function_name,
@@ -60,8 +66,7 @@ class Portable:
     """A model cut down to what the functions need that are exported.
 
     Attributes:
-      functions: signature -> f(arrays, tokens [B, L] int32, mask [B, L] int32) -> output name ->
-        array [B, ...].
+      functions: signature -> f(arrays, *inputs) -> output name -> array [B, ...]; see `inputs`.
       arrays: path -> array, of the parameters and variables that some function uses.
       max_lengths: signature -> tokens that a text may have.
       contract: of the model.
@@ -84,6 +89,12 @@ def cpu_only_tensorflow() -> Any:
     return tf
 
 
+def inputs(signature: str) -> dict[str, tuple[str, ...]]:
+    """Input name -> names of its axes, in the order in which they are given; all are int32."""
+    texts: dict[str, tuple[str, ...]] = {"input_ids": ("b", "s"), "attention_mask": ("b", "s")}
+    return {**texts, "language": ("b",)} if signature == GENERATE else texts
+
+
 def signatures(model: Restored) -> dict[str, str]:
     """Signature -> the name of the function that it calls.
 
@@ -99,8 +110,8 @@ def signatures(model: Restored) -> dict[str, str]:
     found = {function_name(str(model.functions[name].side)): name for name in names}
     if len(found) < len(names):
         raise ExportError(f"expected at most one embed function of a side, found {names}")
-    reads = {one.kind: name for name, one in model.functions.items() if one.kind in READING}
-    return found | reads
+    others = (*READING, GENERATE)
+    return found | {one.kind: name for name, one in model.functions.items() if one.kind in others}
 
 
 def lengths(model: Restored) -> dict[str, int]:
@@ -108,10 +119,10 @@ def lengths(model: Restored) -> dict[str, int]:
     contract = model.contract
     of_sides = {side: int(getattr(contract, f"{side}_length")) for side in SIDES}
     both = sum(of_sides.values())
-    return {
-        signature: of_sides.get(str(model.functions[name].side), both)
-        for signature, name in signatures(model).items()
-    }
+    # A document is written from in parts, each as long as a passage.
+    known = {function_name(side): length for side, length in of_sides.items()}
+    known[GENERATE] = of_sides[PASSAGE]
+    return {signature: known.get(signature, both) for signature in signatures(model)}
 
 
 def kinds(model: Restored) -> tuple[str, ...]:
@@ -135,6 +146,12 @@ def outputs(found: Representations) -> Outputs:
 def read_outputs(found: Mapping[str, jax.Array]) -> Outputs:
     """Output name -> array [B, ...] of a batch of one question with a passage a row."""
     return {name: one[:, 0] if one.ndim == 2 else one for name, one in found.items()}
+
+
+def written_outputs(found: Sequence[jax.Array]) -> Outputs:
+    """Output name -> array [B, ...] of a batch of texts that were written."""
+    tokens, scores = found
+    return {"tokens": tokens, "scores": scores}
 
 
 class _Group(dict[str, jax.Array]):
@@ -167,8 +184,12 @@ def token_group(tokens: jax.Array, mask: jax.Array) -> dict[str, jax.Array]:
     )
 
 
-def portable(model: Restored) -> Portable:
+def portable(model: Restored, leave_out: Collection[str] = ()) -> Portable:
     """What is exported of a model; lowers each function for all of `PLATFORMS`.
+
+    Args:
+      model: with functions that embed.
+      leave_out: signatures that are not exported.
 
     Raises:
       ExportError: see `lengths`; or a function calls a kernel that TensorFlow does not have, or
@@ -180,6 +201,7 @@ def portable(model: Restored) -> Portable:
     functions = {
         signature: _from_leaves(model, name, treedef)
         for signature, name in signatures(model).items()
+        if signature not in leave_out
     }
     used: set[int] = set()
     for signature, function in functions.items():
@@ -187,13 +209,13 @@ def portable(model: Restored) -> Portable:
     kept = sorted(used)
 
     def call(function: Callable[..., Outputs]) -> Callable[..., Outputs]:
-        def embed(arrays: Mapping[str, jax.Array], tokens: jax.Array, mask: jax.Array) -> Outputs:
+        def of_arrays(arrays: Mapping[str, jax.Array], *inputs: jax.Array) -> Outputs:
             given: list[Any] = list(shapes)  # those that are not kept are never read
             for index in kept:
                 given[index] = arrays[paths[index]]
-            return function(given, tokens, mask)
+            return function(given, *inputs)
 
-        return embed
+        return of_arrays
 
     arrays = {paths[index]: np.asarray(leaves[index]) for index in kept}
     calls = {signature: call(function) for signature, function in functions.items()}
@@ -209,23 +231,41 @@ def _flat(states: tuple[nnx.State, nnx.State]) -> tuple[list[str], list[Any], An
 
 
 def _from_leaves(model: Restored, name: str, treedef: Any) -> Callable[..., Outputs]:
-    """f(leaves, tokens, mask) -> all that it gives, by output name."""
+    """f(leaves, *inputs) -> all that it gives, by output name; `inputs` says which."""
     function = jitted_functions.pure_function(model.graphdef, name)
-    kinds = model.functions[name].representations
+    kinds, writes = model.functions[name].representations, model.functions[name].kind == GENERATE
+    if writes and "key" in model.functions[name].inputs:
+        raise ExportError(
+            f"{name} draws tokens by a key, which a signature does not have: a SavedModel would "
+            "write the same text each time. Expected a model that takes the best tokens: export "
+            "it with decoding.GenerationConfig.temperature = None, top_k = 0 and top_p = 1.0."
+        )
 
-    def call(leaves: Sequence[Any], tokens: jax.Array, mask: jax.Array) -> Outputs:
+    def call(
+        leaves: Sequence[Any], tokens: jax.Array, mask: jax.Array, *language: jax.Array
+    ) -> Outputs:
         given = *jax.tree_util.tree_unflatten(treedef, leaves), token_group(tokens, mask)
+        if writes:
+            return written_outputs(function(*given, *language))
         return outputs(function(*given, kinds=kinds)) if kinds else read_outputs(function(*given))
 
     return call
 
 
+def symbolic(signature: str) -> list[jax.ShapeDtypeStruct]:
+    """The inputs of a signature, of any sizes, for `jax.export`."""
+    axes = dict(zip("bs", jax.export.symbolic_shape("b, s"), strict=True))
+    return [
+        jax.ShapeDtypeStruct([axes[axis] for axis in names], jnp.int32)
+        for names in inputs(signature).values()
+    ]
+
+
 def _traced(name: str, embed: Callable[..., Outputs], shapes: Sequence[Any]) -> set[int]:
     """Numbers of the leaves that a function uses, after a look at the kernels that it calls."""
-    rows, length = jax.export.symbolic_shape("b, s")
-    tokens = jax.ShapeDtypeStruct((rows, length), jnp.int32)
+    given = symbolic(name)
     jitted = jax.jit(embed)
-    lowered = jax.export.export(jitted, platforms=PLATFORMS)(shapes, tokens, tokens)
+    lowered = jax.export.export(jitted, platforms=PLATFORMS)(shapes, *given)
     # Composites too (erf is one): TensorFlow 2.20 does not expand those of unknown sizes.
     calls = set(re.findall(r"(?:custom_call @|composite \")([\w.$]+)", lowered.mlir_module()))
     calls -= _PORTABLE_CALLS
@@ -234,7 +274,7 @@ def _traced(name: str, embed: Callable[..., Outputs], shapes: Sequence[Any]) -> 
             f"{name} calls {sorted(calls)}, which TensorFlow does not have. Export the model with "
             "the plain form of these operations, such as attention = 'plain'."
         )
-    jaxpr = jitted.trace(shapes, tokens, tokens).jaxpr.jaxpr
+    jaxpr = jitted.trace(shapes, *given).jaxpr.jaxpr
     read = {id(variable) for equation in jaxpr.eqns for variable in equation.invars}
     return {index for index in range(len(shapes)) if id(jaxpr.invars[index]) in read}
 
@@ -242,7 +282,7 @@ def _traced(name: str, embed: Callable[..., Outputs], shapes: Sequence[Any]) -> 
 def save(folder: Path, model: Portable, default: str, assets: Mapping[str, Path]) -> None:
     """Writes the SavedModel: a signature for each function, and DEFAULT as another name of one.
 
-    Inputs input_ids and attention_mask, int32 [b, s]; outputs as in the module's docstring.
+    Inputs as `inputs` says, outputs as in the module's docstring.
 
     Args:
       folder: is made; saved_model.pb, variables/ and assets/ go there.
@@ -256,27 +296,32 @@ def save(folder: Path, model: Portable, default: str, assets: Mapping[str, Path]
     def method(name: str) -> Callable[..., Outputs]:
         function = model.functions[name]
 
-        def embed(arrays: Mapping[str, Any], inputs: Mapping[str, Any]) -> Outputs:
-            return function(arrays, inputs["input_ids"], inputs["attention_mask"])
+        def by_name(arrays: Mapping[str, Any], given: Mapping[str, Any]) -> Outputs:
+            return function(arrays, *(given[one] for one in inputs(name)))
 
-        return embed
+        return by_name
+
+    def specs(name: str) -> list[Any]:
+        axes = inputs(name).items()
+        return [tf.TensorSpec((None,) * len(axis), tf.int32, name=one) for one, axis in axes]
+
+    def shapes(name: str) -> dict[str, str]:
+        return {one: f"({', '.join(axes)})" for one, axes in inputs(name).items()}
 
     names = list(model.functions)
-    shapes = {"input_ids": "(b, s)", "attention_mask": "(b, s)"}
     platforms = {"native_serialization_platforms": PLATFORMS, "with_gradient": False}
     module = JaxModule(
         dict(model.arrays),
         {name: method(name) for name in names},
         trainable=False,
-        input_polymorphic_shape={name: shapes for name in names},
+        input_polymorphic_shape={name: shapes(name) for name in names},
         jax2tf_kwargs={name: platforms for name in names},
     )
-    specs = [tf.TensorSpec((None, None), tf.int32, name=name) for name in shapes]
     configs = [
         ServingConfig(
             signature_key=[name, DEFAULT] if name == default else name,
             method_key=name,
-            input_signature=specs,
+            input_signature=specs(name),
             tf_preprocessor=_checked(model.max_lengths[name], model.contract.vocabulary_size),
         )
         for name in names
@@ -287,13 +332,21 @@ def save(folder: Path, model: Portable, default: str, assets: Mapping[str, Path]
     ExportManager(module, configs).save(str(folder))
 
 
-def _checked(max_length: int, vocabulary_size: int) -> Callable[[Any, Any], dict[str, Any]]:
-    """A TensorFlow function that hands ids and mask on once each check has passed."""
+def _checked(max_length: int, vocabulary_size: int) -> Callable[..., dict[str, Any]]:
+    """A TensorFlow function that hands the inputs on once each check has passed."""
     tf = cpu_only_tensorflow()
 
-    def shapes(ids: Any, mask: Any) -> list[Any]:
+    def shapes(ids: Any, mask: Any, *language: Any) -> list[Any]:
         shape = tf.shape(ids)
+        of_language = [
+            tf.debugging.Assert(
+                tf.equal(shape[0], tf.shape(one)[0]),
+                ["language: expected one token for each row of", shape, "found", tf.shape(one)],
+            )
+            for one in language
+        ]
         return [
+            *of_language,
             tf.debugging.Assert(
                 tf.reduce_all(tf.equal(shape, tf.shape(mask))),
                 ["attention_mask: expected the shape of input_ids", shape, "found", tf.shape(mask)],
@@ -313,15 +366,13 @@ def _checked(max_length: int, vocabulary_size: int) -> Callable[[Any, Any], dict
         details = ["at", tf.where(bad)[:1], "found", tf.boolean_mask(values, bad)[:1]]
         return tf.debugging.Assert(~tf.reduce_any(bad), [message, *details])
 
-    def contents(ids: Any, mask: Any) -> list[Any]:
+    def contents(ids: Any, mask: Any, *language: Any) -> list[Any]:
         last = vocabulary_size - 1
         count = tf.reduce_sum(mask, axis=1)
+        known = f"expected ids from 0 to {last}, of the tokenizer"
         return [
-            refuse(
-                (ids < 0) | (ids > last),
-                ids,
-                f"input_ids: expected ids from 0 to {last}, of the tokenizer, padding included;",
-            ),
+            refuse((ids < 0) | (ids > last), ids, f"input_ids: {known}, padding included;"),
+            *(refuse((one < 0) | (one > last), one, f"language: {known};") for one in language),
             refuse((mask != 0) & (mask != 1), mask, "attention_mask: expected 0 and 1 only;"),
             refuse(count == 0, count, "attention_mask: a row is all padding, without a token;"),
             refuse(
@@ -332,12 +383,14 @@ def _checked(max_length: int, vocabulary_size: int) -> Callable[[Any, Any], dict
         ]
 
     # Control dependencies, so that no vector is computed from what a check refuses.
-    def checked(input_ids: Any, attention_mask: Any) -> dict[str, Any]:
+    def checked(input_ids: Any, attention_mask: Any, *language: Any) -> dict[str, Any]:
         # At run time: TensorFlow believes the ranks that a signature declares, whatever comes.
-        ids, mask = (tf.ensure_shape(x, (None, None)) for x in (input_ids, attention_mask))
-        with tf.control_dependencies(shapes(ids, mask)):
-            ids, mask = tf.identity(ids), tf.identity(mask)
-        with tf.control_dependencies(contents(ids, mask)):
-            return {"input_ids": tf.identity(ids), "attention_mask": tf.identity(mask)}
+        given = [tf.ensure_shape(x, (None, None)) for x in (input_ids, attention_mask)]
+        given += [tf.ensure_shape(x, (None,)) for x in language]
+        with tf.control_dependencies(shapes(*given)):
+            given = [tf.identity(one) for one in given]
+        with tf.control_dependencies(contents(*given)):
+            names = inputs(GENERATE)  # of which others have the first
+            return {name: tf.identity(one) for name, one in zip(names, given, strict=False)}
 
     return tf.autograph.experimental.do_not_convert(checked)

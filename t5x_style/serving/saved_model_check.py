@@ -9,7 +9,7 @@ import numpy as np
 
 from t5x_style.checkpoints.restored_model import Restored
 from t5x_style.interfaces.contract import Vocabulary
-from t5x_style.interfaces.objective import ModelFunction
+from t5x_style.interfaces.objective import GENERATE, ModelFunction
 from t5x_style.serving import saved_model
 from t5x_style.step import jitted_functions
 
@@ -104,7 +104,10 @@ def groups(max_length: int, vocabulary: Vocabulary) -> Iterator[dict[str, np.nda
 
 
 def _inputs(name: str, max_length: int, vocabulary: Vocabulary) -> Iterator[dict[str, np.ndarray]]:
-    """`groups`; of a signature that reads with a [SEP] and a [MASK] inside of texts."""
+    """`groups`; of a signature that reads with a [SEP] and a [MASK] inside of texts.
+
+    Of one that writes texts with `language`, int32 [B]: what these begin with, any ids.
+    """
     for group in groups(max_length, vocabulary):
         length = group["tokens"].shape[1]
         if name in saved_model.READING and length > 4:
@@ -113,6 +116,10 @@ def _inputs(name: str, max_length: int, vocabulary: Vocabulary) -> Iterator[dict
             tokens[tokens == vocabulary.mask] = vocabulary.unk  # more than are filled give NaN
             tokens[longer, 1] = vocabulary.mask
             tokens[longer, length // 2 - 1] = vocabulary.sep
+        if name == GENERATE:
+            rows = len(group["tokens"])
+            first = np.random.default_rng(rows).integers(0, vocabulary.size, rows, np.int32)
+            group["language"] = first
         yield group
 
 
@@ -120,13 +127,16 @@ def _difference(
     name: str, signature: Any, function: ModelFunction, group: Mapping[str, Any]
 ) -> Difference:
     tokens, mask = group["tokens"], group["segment_ids"]
+    inputs = {"input_ids": tokens, "attention_mask": mask}
     if kinds := function.representations:
         given = saved_model.outputs(function(group, kinds=kinds))
+    elif name == GENERATE:
+        inputs["language"] = group["language"]
+        given = saved_model.written_outputs(function(group, group["language"]))
     else:
         given = saved_model.read_outputs(function(group))
     tf = saved_model.cpu_only_tensorflow()
-    inputs = {"input_ids": tf.constant(tokens), "attention_mask": tf.constant(mask)}
-    made = signature(**inputs)
+    made = signature(**{one: tf.constant(array) for one, array in inputs.items()})
     expected = {output: np.asarray(array) for output, array in given.items()}
     found = {output: array.numpy() for output, array in made.items()}
     shapes = [{output: one.shape for output, one in side.items()} for side in (expected, found)]

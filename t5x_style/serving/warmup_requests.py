@@ -7,7 +7,7 @@ power of two of tokens, one text each: clients that send one text, padded to suc
 wait for a compilation. Other shapes work, and are compiled when they first come.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -29,11 +29,11 @@ def write(folder: Path, default: str, max_lengths: Mapping[str, int]) -> None:
     tf = saved_model.cpu_only_tensorflow()
     path = folder / FILE
     path.parent.mkdir()
-    known = {**max_lengths, saved_model.DEFAULT: max_lengths[default]}
+    known = {**{name: name for name in max_lengths}, saved_model.DEFAULT: default}
     with tf.io.TFRecordWriter(str(path)) as file:
-        for signature, longest in known.items():
-            for length in lengths(longest):
-                file.write(request(signature, length))
+        for name, signature in known.items():
+            for length in lengths(max_lengths[signature]):
+                file.write(request(name, length, saved_model.inputs(signature)))
 
 
 def lengths(longest: int) -> Iterator[int]:
@@ -49,17 +49,20 @@ def lengths(longest: int) -> Iterator[int]:
     yield longest
 
 
-def request(signature: str, length: int) -> bytes:
+def request(signature: str, length: int, inputs: Iterable[str]) -> bytes:
     """A PredictionLog with one text of `length` tokens, each the first of the vocabulary.
+
+    `inputs` are those of `saved_model.inputs`; a language among them is that token, too.
 
     Numbers of fields: tensorflow_serving/apis/prediction_log.proto, predict.proto and model.proto,
     whose package wants a second TensorFlow.
     """
     tf = saved_model.cpu_only_tensorflow()
     ids = np.zeros((1, length), np.int32)
+    given = {"input_ids": ids, "attention_mask": np.ones_like(ids), "language": ids[:, 0]}
     asked = _field(1, _field(3, signature.encode()))  # model_spec.signature_name
-    for name, array in (("attention_mask", np.ones_like(ids)), ("input_ids", ids)):
-        tensor = tf.make_tensor_proto(array).SerializeToString()
+    for name in sorted(inputs):
+        tensor = tf.make_tensor_proto(given[name]).SerializeToString()
         asked += _field(2, _field(1, name.encode()) + _field(2, tensor))  # inputs: key, value
     return _field(6, _field(1, asked))  # predict_log.request
 

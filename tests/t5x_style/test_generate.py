@@ -1,7 +1,6 @@
 """Texts that a model writes of documents: read by chunks or whole, drawn, stopped, spread out."""
 
 import dataclasses
-import functools
 import json
 
 import jax
@@ -21,15 +20,8 @@ from t5x_style.distributed import partitioning
 from t5x_style.interfaces import contract
 from t5x_style.interfaces.objective import FunctionError, GroupShape, ModelFunction
 from tests.kits import chunk_stores, tiny_models
+from tests.t5x_style.serving.writing_kit import DOCUMENTS, LANGUAGES, LENGTH, marge_of
 
-WORDS = "eins zwei drei vier fünf sechs sieben acht neun zehn"
-DOCUMENTS = {
-    **{f"de/news/{n}": " ".join([f"n{n}", *[WORDS] * (1 + n)]) for n in range(4)},
-    **{f"en/news/{n}": f"n{n} one two three" for n in range(3)},
-    "en/tales/0": "one, two.",
-}
-LANGUAGES = ("de", "en", "fr")
-LENGTH = 12
 PAIRS = [("de", "en"), ("en", "de")]
 
 
@@ -270,32 +262,12 @@ def test_tokens_become_text_again(made):
 # --- MARGE ----------------------------------------------------------------------------------------
 
 
-def marge_of(made, mesh=(1, 1, 1), **changes):
-    """An untrained one."""
-    vocabulary = contract.load_vocabulary(made[1])
-    config = dataclasses.replace(
-        tiny_models.CONFIG, vocab_size=vocabulary.size, vocab_multiple=128, max_positions=LENGTH
-    )
-    embedding = dataclasses.replace(
-        tiny_models.EMBEDDING, similarity="cosine", query_length=LENGTH, passage_length=LENGTH
-    )
-    shape = GroupShape(8, 24, 2)
-    make = functools.partial(
-        marge.Marge, config, seq2seq.DecoderConfig(1, 8, 1, 8, LENGTH), marge.RelevanceConfig(1),
-        embedding, vocabulary, shape, shape, 16, decoding.GenerationConfig(8, **changes),
-    )  # fmt: skip
-    devices = jax.devices()[: int(np.prod(mesh))]
-    return restored_model.untrained(
-        make, partitioning.Partitioner(partitioning.MeshShape(*mesh), devices=devices), 3
-    )
-
-
 @pytest.mark.parametrize(
     "how", [{"beams": 2}, pytest.param({"temperature": 1.0, "top_k": 20}, marks=pytest.mark.slow)]
 )
 def test_eight_devices_write_what_one_writes(made, tmp_path, how):
-    one = run(made, tmp_path / "one", model=marge_of(made, **how))
-    eight = run(made, tmp_path / "eight", model=marge_of(made, (2, 2, 2), **how))
+    one = run(made, tmp_path / "one", model=marge_of(made[1], **how))
+    eight = run(made, tmp_path / "eight", model=marge_of(made[1], (2, 2, 2), **how))
     assert len({line["text"] for line in one}) > 1
     for left, right in zip(one, eight, strict=True):
         assert left["score"] == pytest.approx(right["score"], abs=1e-4)
@@ -303,7 +275,7 @@ def test_eight_devices_write_what_one_writes(made, tmp_path, how):
 
 
 def test_a_seed_decides_what_is_drawn(made, tmp_path):
-    model = marge_of(made, temperature=1.0, top_p=0.9)
+    model = marge_of(made[1], temperature=1.0, top_p=0.9)
     texts = [
         [line["text"] for line in run(made, tmp_path / name, model=model, seed=seed)]
         for name, seed in (("a", 1), ("b", 1), ("c", 2))

@@ -1,6 +1,7 @@
 """A checkpoint as the trainer writes it, loaded for use: the same vectors, or a refusal."""
 
 import dataclasses
+import shutil
 
 import numpy as np
 import pytest
@@ -27,11 +28,11 @@ STORAGE = embedding_shards.Storage(shard_size=8, dtype="float32")
 MESHES = [pytest.param(MeshShape(8, 1, 1), marks=pytest.mark.slow), MeshShape(2, 2, 2)]
 
 
-def make_objective(hidden: int = 16, pooling: str = "cls"):
+def make_objective(hidden: int = 16, pooling: str = "cls", normalise: bool = True):
     config = BertConfig(
         vocab_size=100, hidden=hidden, layers=1, heads=2, mlp=32, max_positions=8, vocab_multiple=1
     )
-    embedding = EmbeddingConfig(pooling, True, "cosine", 0.05, 8, 8, "", "")
+    embedding = EmbeddingConfig(pooling, normalise, "cosine", 0.05, 8, 8, "", "")
 
     def objective(*, rngs: nnx.Rngs) -> BiEncoder:
         return BiEncoder(
@@ -113,6 +114,21 @@ def test_several_cls_may_be_pooled_of_a_model_that_was_trained_with_one(stage_fo
     np.testing.assert_allclose(model.encode("passage", source), expected, atol=1e-5)
     with pytest.raises(ContractError, match="for embed_passage: expected several"):
         model.encode("passage", helpers.Source(IDS))
+
+
+def test_vectors_that_are_compared_by_cosine_may_get_unit_length(stage_folder, tmp_path):
+    folder, expected = stage_folder
+    with pytest.raises(ContractError, match="normalise: expected False, found True"):
+        restored_model.load(make_objective(normalise=False), str(folder), Partitioner())
+    shutil.copytree(folder, tmp_path / "trained")
+    dataclasses.replace(Contract.load(folder), normalise=False).save(tmp_path / "trained")
+    model = restored_model.load(make_objective(), str(tmp_path / "trained"), Partitioner())
+    assert model.contract.normalise
+    np.testing.assert_allclose(model.encode("passage", helpers.Source(IDS)), expected, atol=1e-5)
+    other = dataclasses.replace(Contract.load(folder), normalise=False, similarity="dot")
+    other.save(tmp_path / "trained")
+    with pytest.raises(ContractError, match="True, found False\n  similarity: expected 'cosine'"):
+        restored_model.load(make_objective(), str(tmp_path / "trained"), Partitioner())
 
 
 def test_a_folder_without_a_model_is_refused(stage_folder, tmp_path):

@@ -1,6 +1,7 @@
 """Warm-up requests of a SavedModel: the bytes of the official classes, for each shape."""
 
 import pytest
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 from t5x_style.serving import saved_model, warmup_requests
 
@@ -12,12 +13,15 @@ OFFICIAL = (
 )
 
 
+TEXTS = ("input_ids", "attention_mask")
+
+
 def test_a_request_has_the_bytes_of_the_official_classes() -> None:
-    assert warmup_requests.request("embed_query", 3).hex() == OFFICIAL
+    assert warmup_requests.request("embed_query", 3, TEXTS).hex() == OFFICIAL
 
 
 def test_sizes_above_127_take_two_bytes() -> None:
-    made = warmup_requests.request("embed_query", 64)
+    made = warmup_requests.request("embed_query", 64, TEXTS)
     size = made[1] & 127 | made[2] << 7
     assert made[0] == 6 << 3 | 2
     assert size == len(made) - 3
@@ -36,7 +40,7 @@ def test_every_signature_has_a_request_for_each_length(tmp_path) -> None:
     tf = saved_model.cpu_only_tensorflow()
     found = [one.numpy() for one in tf.data.TFRecordDataset(str(tmp_path / warmup_requests.FILE))]
     assert found == [
-        warmup_requests.request(signature, length)
+        warmup_requests.request(signature, length, TEXTS)
         for signature, lengths in (
             ("embed_query", (16, 32)),
             ("embed_passage", (16, 32, 64)),
@@ -44,3 +48,63 @@ def test_every_signature_has_a_request_for_each_length(tmp_path) -> None:
         )
         for length in lengths
     ]
+
+
+def test_a_request_of_a_model_that_writes_has_a_language(tmp_path) -> None:
+    warmup_requests.write(tmp_path, "generate", {"embed_query": 8, "generate": 20})
+    tf = saved_model.cpu_only_tensorflow()
+    records = tf.data.TFRecordDataset(str(tmp_path / warmup_requests.FILE))
+    found = []
+    for record in records.as_numpy_iterator():
+        name, inputs = parsed(record)
+        found.append((name, inputs["input_ids"].shape[1]))
+        shapes = {one: array.shape for one, array in inputs.items()}
+        length = inputs["input_ids"].shape[1]
+        texts = dict.fromkeys(TEXTS, (1, length))
+        assert shapes == (texts if name == "embed_query" else texts | {"language": (1,)})
+        assert all(array.dtype == "int32" for array in inputs.values())
+        assert inputs["attention_mask"].all()
+    sizes = [("generate", 16), ("generate", 20), ("serving_default", 16), ("serving_default", 20)]
+    assert found == [("embed_query", 8), *sizes]
+
+
+def parsed(record):
+    """A PredictionLog's signature and inputs, by the fields of the official protocol buffers."""
+    log = message_factory.GetMessageClass(prediction_log()).FromString(record)
+    request = log.predict_log.request
+    tf = saved_model.cpu_only_tensorflow()
+    inputs = {name: tf.make_ndarray(tensor) for name, tensor in request.inputs.items()}
+    return request.model_spec.signature_name, inputs
+
+
+def prediction_log():
+    """Its descriptor, with the fields that a warm-up request has."""
+    saved_model.cpu_only_tensorflow()  # brings the descriptor of TensorProto
+    file = descriptor_pb2.FileDescriptorProto(name="log.proto", package="warmup", syntax="proto3")
+    file.dependency.append("tensorflow/core/framework/tensor.proto")
+    of = descriptor_pb2.FieldDescriptorProto
+    fields = {
+        "PredictionLog": [("predict_log", 6, ".warmup.PredictLog")],
+        "PredictLog": [("request", 1, ".warmup.PredictRequest")],
+        "PredictRequest": [("model_spec", 1, ".warmup.ModelSpec")],
+        "ModelSpec": [("signature_name", 3, None)],
+    }
+    for message, ones in fields.items():
+        made = file.message_type.add(name=message)
+        for name, number, kind in ones:
+            made.field.add(
+                name=name, number=number, label=of.LABEL_OPTIONAL,
+                **({"type": of.TYPE_MESSAGE, "type_name": kind} if kind else
+                   {"type": of.TYPE_STRING}),
+            )  # fmt: skip
+    request = file.message_type[2]
+    entry = request.nested_type.add(name="InputsEntry")
+    entry.options.map_entry = True
+    entry.field.add(name="key", number=1, label=of.LABEL_OPTIONAL, type=of.TYPE_STRING)
+    tensor = {"type": of.TYPE_MESSAGE, "type_name": ".tensorflow.TensorProto"}
+    entry.field.add(name="value", number=2, label=of.LABEL_OPTIONAL, **tensor)
+    inputs = {"type": of.TYPE_MESSAGE, "type_name": ".warmup.PredictRequest.InputsEntry"}
+    request.field.add(name="inputs", number=2, label=of.LABEL_REPEATED, **inputs)
+    pool = descriptor_pool.Default()
+    pool.Add(file)
+    return pool.FindMessageTypeByName("warmup.PredictionLog")
