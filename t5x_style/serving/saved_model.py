@@ -13,13 +13,15 @@ reader of questions with passages, "[CLS] question [SEP] body [SEP]", adds signa
     answer    start, end int32 [b]; score, log_probability float32 [b]
     fill      log_probability float32 [b, M, V], of each token for each of the first M [MASK]s
 
-Ids and masks are checked inside the graph, so that a bad request is an error wherever the model is
+Functions that embed have a second signature on texts where the graph can tokenize them
+(`text_signatures`). Ids, masks and texts are checked inside the graph, so that a bad request is an error wherever the model is
 served: an id outside the vocabulary would give a vector like any other, or NaN.
 """
 
 import dataclasses
 import functools
 import re
+import types
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -71,6 +73,21 @@ class Portable:
     arrays: Mapping[str, np.ndarray]
     max_lengths: Mapping[str, int]
     contract: Contract
+
+
+@dataclasses.dataclass(frozen=True)
+class TextSignature:
+    """A signature that takes texts, of a function that embeds.
+
+    Attributes:
+      function: the signature on tokens that it calls.
+      inputs: a TensorFlow function from text, string [b], to input_ids and attention_mask.
+      warmups: texts, one for each length that a batch is padded to.
+    """
+
+    function: str
+    inputs: Callable[[Any], Mapping[str, Any]]
+    warmups: tuple[str, ...]
 
 
 @functools.cache
@@ -239,16 +256,24 @@ def _traced(name: str, embed: Callable[..., Outputs], shapes: Sequence[Any]) -> 
     return {index for index in range(len(shapes)) if id(jaxpr.invars[index]) in read}
 
 
-def save(folder: Path, model: Portable, default: str, assets: Mapping[str, Path]) -> None:
+def save(
+    folder: Path,
+    model: Portable,
+    default: str,
+    assets: Mapping[str, Path],
+    texts: Mapping[str, TextSignature] = types.MappingProxyType({}),
+) -> None:
     """Writes the SavedModel: a signature for each function, and DEFAULT as another name of one.
 
-    Inputs input_ids and attention_mask, int32 [b, s]; outputs as in the module's docstring.
+    Inputs input_ids and attention_mask, int32 [b, s], or text, string [b]; outputs as in the
+    module's docstring.
 
     Args:
       folder: is made; saved_model.pb, variables/ and assets/ go there.
       model: what to save.
       default: the function that DEFAULT names.
       assets: name -> file, copied into assets/ under its own name.
+      texts: name -> signature that takes texts.
     """
     tf = cpu_only_tensorflow()
     from orbax.export import ExportManager, JaxModule, ServingConfig
@@ -280,6 +305,15 @@ def save(folder: Path, model: Portable, default: str, assets: Mapping[str, Path]
             tf_preprocessor=_checked(model.max_lengths[name], model.contract.vocabulary_size),
         )
         for name in names
+    ]
+    configs += [
+        ServingConfig(
+            signature_key=name,
+            method_key=one.function,
+            input_signature=[tf.TensorSpec((None,), tf.string, name="text")],
+            tf_preprocessor=one.inputs,
+        )
+        for name, one in texts.items()
     ]
     configs[0].extra_trackable_resources = {
         name: tf.saved_model.Asset(str(path)) for name, path in assets.items()
