@@ -215,4 +215,4 @@ def _inputs(
                 "attention_mask": tf.sequence_mask(counts, width, tf.int32),
             }
 
-    return tf.autograph.experimental.do_not_convert(inputs)  # type: ignore[no-any-return]
+    return tf.autograph.experimental.do_not_convert(inputs)

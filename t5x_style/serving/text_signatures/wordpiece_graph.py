@@ -70,7 +70,7 @@ def tokenizer(spec: WordPiece) -> Callable[[Any], Any]:
             return tf.RaggedTensor.from_value_rowids(found, tf.cast(rows, tf.int64), count)
 
     signature = [tf.TensorSpec((None,), tf.string)]
-    return tf.function(tokenize, input_signature=signature, autograph=False)  # type: ignore[no-any-return]
+    return tf.function(tokenize, input_signature=signature, autograph=False)
 
 
 def tree(vocabulary: Mapping[str, int], continuing: str) -> tuple[np.ndarray, np.ndarray]:
