@@ -14,8 +14,9 @@ reader of questions with passages, "[CLS] question [SEP] body [SEP]", adds signa
     fill      log_probability float32 [b, M, V], of each token for each of the first M [MASK]s
 
 Functions that embed have a second signature on texts where the graph can tokenize them
-(`text_signatures`). Ids, masks and texts are checked inside the graph, so that a bad request is an error wherever the model is
-served: an id outside the vocabulary would give a vector like any other, or NaN.
+(`text_signatures`). Ids, masks and texts are checked inside the graph, so that a bad request is an
+error wherever the model is served: an id outside the vocabulary would give a vector like any
+other, or NaN.
 """
 
 import dataclasses

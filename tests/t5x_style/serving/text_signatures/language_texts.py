@@ -5,7 +5,7 @@ LANGUAGES = {
     "bg": "Всички хора се раждат свободни и равни по достойнство и права.",
     "bn": "সমস্ত মানুষ স্বাধীনভাবে সমান মর্যাদা এবং অধিকার নিয়ে জন্মগ্রহণ করে।",
     "cs": "Všichni lidé rodí se svobodní a sobě rovní co do důstojnosti a práv.",
-    "de": "Alle Menschen sind frei und gleich an Würde und Rechten geboren, sagt das Straßenschild.",
+    "de": "Alle Menschen sind frei und gleich an Würde und Rechten geboren, auf der Straße.",
     "el": "Όλοι οι άνθρωποι γεννιούνται ελεύθεροι και ίσοι στην αξιοπρέπεια· ΟΔΟΣ ΣΙΣΥΦΟΣ;",
     "en": "All human beings are born free and equal in dignity and rights; aren't they?",
     "es": "¿Nacen todos los seres humanos libres e iguales en dignidad? ¡Sí, señor!",

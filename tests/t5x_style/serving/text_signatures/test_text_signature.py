@@ -166,7 +166,7 @@ def no_specials(facts) -> None:
     ("change", "message"),
     [
         (unigram, "of BERT's kind .*found Unigram with BertPreTokenizer, BertNormalizer"),
-        (lambda facts: facts.update(normalizer=None), "found WordPiece with BertPreTokenizer, None"),
+        (lambda facts: facts.update(normalizer=None), "with BertPreTokenizer, None"),
         (lambda facts: facts.update(normalizer={"type": "NFC"}), "BertPreTokenizer, NFC"),
         (lambda facts: facts.update(pre_tokenizer={"type": "Whitespace"}), "with Whitespace"),
         (added, r"no added tokens but special ones, found \['sea'\]"),
