@@ -16,7 +16,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
@@ -41,6 +41,7 @@ from t5x_style.serving import (
     warmup_requests,
 )
 from t5x_style.serving.saved_model import ExportError
+from t5x_style.serving.text_signatures import text_check, text_signature
 from t5x_style.step.train_state import MakeObjective
 from t5x_style.workflow import links, remote_store, stage_runner
 
@@ -128,11 +129,15 @@ def export(
             f"serving_default: expected one of {sorted(max_lengths)}, found {serving_default!r}"
         )
     folder = Path(model_dir) / "saved_model"
+    texts = text_signature.offered(Path(tokenizer.folder), contract, max_lengths)
+    for name, reason in texts.left_out.items():
+        print(f"export: no signature {name}: {reason}", file=sys.stderr)
     with new_version(folder) as made:
-        _write(made, model, contract, tokenizer, serving_default)
+        _write(made, model, contract, tokenizer, serving_default, texts.signatures)
         found = saved_model_check.compare(made, model, Vocabulary.load(tokenizer.folder))
+        found |= text_check.compare(made, texts.signatures, contract, Path(tokenizer.folder))
         worst = saved_model_check.require(found, tolerance)
-        _write_manifest(made, max_lengths, serving_default, worst)
+        _write_manifest(made, max_lengths, serving_default, worst, texts)
     version = versions(folder)[-1]
     print(f"export: version {version}, differs by at most {worst:.2g}", file=sys.stderr)
     if publish_to is not None:
@@ -146,20 +151,32 @@ def _write(
     contract: Contract,
     tokenizer: Tokenizer,
     default: str,
+    texts: Mapping[str, saved_model.TextSignature],
 ) -> None:
     """The SavedModel; contract.json and the tokenizer's files as assets; warm-up requests."""
     files = {path.name: path for path in sorted(Path(tokenizer.folder).iterdir()) if path.is_file()}
     with tempfile.TemporaryDirectory() as scratch:
         contract.save(scratch)
         files[FILE_NAME] = Path(scratch) / FILE_NAME
-        saved_model.save(folder, saved_model.portable(model), default, files)
-    warmup_requests.write(folder, default, saved_model.lengths(model))
+        saved_model.save(folder, saved_model.portable(model), default, files, texts)
+    warmups = {name: one.warmups for name, one in texts.items()}
+    warmup_requests.write(folder, default, saved_model.lengths(model), warmups)
 
 
-def _write_manifest(folder: Path, max_lengths: dict[str, int], default: str, worst: float) -> None:
+def _write_manifest(
+    folder: Path,
+    max_lengths: dict[str, int],
+    default: str,
+    worst: float,
+    texts: text_signature.Offered,
+) -> None:
+    longest = max_lengths | {
+        name: max_lengths[one.function] for name, one in texts.signatures.items()
+    }
     names = [str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file()]
     facts: dict[str, Any] = {
-        "signatures": {name: {"longest": length} for name, length in max_lengths.items()},
+        "signatures": {name: {"longest": length} for name, length in longest.items()},
+        "left_out": dict(texts.left_out),
         saved_model.DEFAULT: default,
         "platforms": saved_model.PLATFORMS,
         "largest_difference": worst,

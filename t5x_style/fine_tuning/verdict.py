@@ -12,7 +12,8 @@ It follows from the paired difference of one metric on held-out queries (bootstr
 
 import json
 import types
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -43,7 +44,7 @@ class LongTexts(Protocol):
     @property
     def length(self) -> int: ...
     @property
-    def ids(self) -> Collection[str]: ...
+    def ids(self) -> AbstractSet[str]: ...
 
 
 def verdict(

@@ -18,13 +18,16 @@ token that each text begins with:
 
     generate  tokens int32 [b, N, T], scores float32 [b, N]: N hypotheses, the best first
 
-Ids and masks are checked inside the graph, so that a bad request is an error wherever the model is
-served: an id outside the vocabulary would give a vector like any other, or NaN.
+Functions that embed have a second signature on texts where the graph can tokenize them
+(`text_signatures`). Ids, masks and texts are checked inside the graph, so that a bad request is an
+error wherever the model is served: an id outside the vocabulary would give a vector like any
+other, or NaN.
 """
 
 import dataclasses
 import functools
 import re
+import types
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -45,6 +48,7 @@ from t5x_style.interfaces.representation import (
     function_name,
     named_arrays,
 )
+from t5x_style.serving import signature_inputs
 from t5x_style.step import jitted_functions
 
 PLATFORMS = ("cpu", "cuda", "tpu")
@@ -66,7 +70,8 @@ class Portable:
     """A model cut down to what the functions need that are exported.
 
     Attributes:
-      functions: signature -> f(arrays, *inputs) -> output name -> array [B, ...]; see `inputs`.
+      functions: signature -> f(arrays, *inputs) -> output name -> array [B, ...]; inputs as
+        `signature_inputs.of` says.
       arrays: path -> array, of the parameters and variables that some function uses.
       max_lengths: signature -> tokens that a text may have.
       contract: of the model.
@@ -78,6 +83,21 @@ class Portable:
     contract: Contract
 
 
+@dataclasses.dataclass(frozen=True)
+class TextSignature:
+    """A signature that takes texts, of a function that embeds.
+
+    Attributes:
+      function: the signature on tokens that it calls.
+      inputs: a TensorFlow function from text, string [b], to input_ids and attention_mask.
+      warmups: texts, one for each length that a batch is padded to.
+    """
+
+    function: str
+    inputs: Callable[[Any], Mapping[str, Any]]
+    warmups: tuple[str, ...]
+
+
 @functools.cache
 def cpu_only_tensorflow() -> Any:
     """TensorFlow, imported on first use (it takes seconds) and kept away from accelerators."""
@@ -87,12 +107,6 @@ def cpu_only_tensorflow() -> Any:
         if tf.config.list_physical_devices(kind):
             tf.config.set_visible_devices([], kind)
     return tf
-
-
-def inputs(signature: str) -> dict[str, tuple[str, ...]]:
-    """Input name -> names of its axes, in the order in which they are given; all are int32."""
-    texts: dict[str, tuple[str, ...]] = {"input_ids": ("b", "s"), "attention_mask": ("b", "s")}
-    return {**texts, "language": ("b",)} if signature == GENERATE else texts
 
 
 def signatures(model: Restored) -> dict[str, str]:
@@ -252,18 +266,9 @@ def _from_leaves(model: Restored, name: str, treedef: Any) -> Callable[..., Outp
     return call
 
 
-def symbolic(signature: str) -> list[jax.ShapeDtypeStruct]:
-    """The inputs of a signature, of any sizes, for `jax.export`."""
-    axes = dict(zip("bs", jax.export.symbolic_shape("b, s"), strict=True))
-    return [
-        jax.ShapeDtypeStruct([axes[axis] for axis in names], jnp.int32)
-        for names in inputs(signature).values()
-    ]
-
-
 def _traced(name: str, embed: Callable[..., Outputs], shapes: Sequence[Any]) -> set[int]:
     """Numbers of the leaves that a function uses, after a look at the kernels that it calls."""
-    given = symbolic(name)
+    given = signature_inputs.symbolic(name)
     jitted = jax.jit(embed)
     lowered = jax.export.export(jitted, platforms=PLATFORMS)(shapes, *given)
     # Composites too (erf is one): TensorFlow 2.20 does not expand those of unknown sizes.
@@ -279,16 +284,23 @@ def _traced(name: str, embed: Callable[..., Outputs], shapes: Sequence[Any]) -> 
     return {index for index in range(len(shapes)) if id(jaxpr.invars[index]) in read}
 
 
-def save(folder: Path, model: Portable, default: str, assets: Mapping[str, Path]) -> None:
+def save(
+    folder: Path,
+    model: Portable,
+    default: str,
+    assets: Mapping[str, Path],
+    texts: Mapping[str, TextSignature] = types.MappingProxyType({}),
+) -> None:
     """Writes the SavedModel: a signature for each function, and DEFAULT as another name of one.
 
-    Inputs as `inputs` says, outputs as in the module's docstring.
+    Inputs as `signature_inputs.of` says, or text, string [b]; outputs as in the module's docstring.
 
     Args:
       folder: is made; saved_model.pb, variables/ and assets/ go there.
       model: what to save.
       default: the function that DEFAULT names.
       assets: name -> file, copied into assets/ under its own name.
+      texts: name -> signature that takes texts.
     """
     tf = cpu_only_tensorflow()
     from orbax.export import ExportManager, JaxModule, ServingConfig
@@ -297,18 +309,18 @@ def save(folder: Path, model: Portable, default: str, assets: Mapping[str, Path]
         function = model.functions[name]
 
         def by_name(arrays: Mapping[str, Any], given: Mapping[str, Any]) -> Outputs:
-            return function(arrays, *(given[one] for one in inputs(name)))
+            return function(arrays, *(given[one] for one in signature_inputs.of(name)))
 
         return by_name
 
     def specs(name: str) -> list[Any]:
-        axes = inputs(name).items()
+        axes = signature_inputs.of(name).items()
         return [tf.TensorSpec((None,) * len(axis), tf.int32, name=one) for one, axis in axes]
 
     def shapes(name: str) -> dict[str, str]:
-        return {one: f"({', '.join(axes)})" for one, axes in inputs(name).items()}
+        return {one: f"({', '.join(axes)})" for one, axes in signature_inputs.of(name).items()}
 
-    names = list(model.functions)
+    names, words = list(model.functions), model.contract.vocabulary_size
     platforms = {"native_serialization_platforms": PLATFORMS, "with_gradient": False}
     module = JaxModule(
         dict(model.arrays),
@@ -322,75 +334,20 @@ def save(folder: Path, model: Portable, default: str, assets: Mapping[str, Path]
             signature_key=[name, DEFAULT] if name == default else name,
             method_key=name,
             input_signature=specs(name),
-            tf_preprocessor=_checked(model.max_lengths[name], model.contract.vocabulary_size),
+            tf_preprocessor=signature_inputs.checked(tf, model.max_lengths[name], words),
         )
         for name in names
+    ]
+    configs += [
+        ServingConfig(
+            signature_key=name,
+            method_key=one.function,
+            input_signature=[tf.TensorSpec((None,), tf.string, name="text")],
+            tf_preprocessor=one.inputs,
+        )
+        for name, one in texts.items()
     ]
     configs[0].extra_trackable_resources = {
         name: tf.saved_model.Asset(str(path)) for name, path in assets.items()
     }
     ExportManager(module, configs).save(str(folder))
-
-
-def _checked(max_length: int, vocabulary_size: int) -> Callable[..., dict[str, Any]]:
-    """A TensorFlow function that hands the inputs on once each check has passed."""
-    tf = cpu_only_tensorflow()
-
-    def shapes(ids: Any, mask: Any, *language: Any) -> list[Any]:
-        shape = tf.shape(ids)
-        of_language = [
-            tf.debugging.Assert(
-                tf.equal(shape[0], tf.shape(one)[0]),
-                ["language: expected one token for each row of", shape, "found", tf.shape(one)],
-            )
-            for one in language
-        ]
-        return [
-            *of_language,
-            tf.debugging.Assert(
-                tf.reduce_all(tf.equal(shape, tf.shape(mask))),
-                ["attention_mask: expected the shape of input_ids", shape, "found", tf.shape(mask)],
-            ),
-            tf.debugging.Assert(
-                shape[0] > 0,
-                ["input_ids: expected at least 1 row, found an empty batch", shape],
-            ),
-            tf.debugging.Assert(
-                (shape[1] > 0) & (shape[1] <= max_length),
-                [f"input_ids: expected 1 to {max_length} tokens a row, found", shape[1]],
-            ),
-        ]
-
-    def refuse(bad: Any, values: Any, message: str) -> Any:
-        """`bad`, `values`: of equal shape; the message gains the first bad place and value."""
-        details = ["at", tf.where(bad)[:1], "found", tf.boolean_mask(values, bad)[:1]]
-        return tf.debugging.Assert(~tf.reduce_any(bad), [message, *details])
-
-    def contents(ids: Any, mask: Any, *language: Any) -> list[Any]:
-        last = vocabulary_size - 1
-        count = tf.reduce_sum(mask, axis=1)
-        known = f"expected ids from 0 to {last}, of the tokenizer"
-        return [
-            refuse((ids < 0) | (ids > last), ids, f"input_ids: {known}, padding included;"),
-            *(refuse((one < 0) | (one > last), one, f"language: {known};") for one in language),
-            refuse((mask != 0) & (mask != 1), mask, "attention_mask: expected 0 and 1 only;"),
-            refuse(count == 0, count, "attention_mask: a row is all padding, without a token;"),
-            refuse(
-                mask[:, 1:] > mask[:, :-1],
-                mask[:, 1:],
-                "attention_mask: expected ones and then zeros (padding on the right only);",
-            ),
-        ]
-
-    # Control dependencies, so that no vector is computed from what a check refuses.
-    def checked(input_ids: Any, attention_mask: Any, *language: Any) -> dict[str, Any]:
-        # At run time: TensorFlow believes the ranks that a signature declares, whatever comes.
-        given = [tf.ensure_shape(x, (None, None)) for x in (input_ids, attention_mask)]
-        given += [tf.ensure_shape(x, (None,)) for x in language]
-        with tf.control_dependencies(shapes(*given)):
-            given = [tf.identity(one) for one in given]
-        with tf.control_dependencies(contents(*given)):
-            names = inputs(GENERATE)  # of which others have the first
-            return {name: tf.identity(one) for name, one in zip(names, given, strict=False)}
-
-    return tf.autograph.experimental.do_not_convert(checked)

@@ -136,7 +136,10 @@ def test_the_folder_is_complete_and_hashed(exported, version, tokenizer, model):
     assert manifest["signatures"] == {
         "embed_query": {"longest": QUERY},
         "embed_passage": {"longest": PASSAGE},
+        "embed_query_text": {"longest": QUERY},
+        "embed_passage_text": {"longest": PASSAGE},
     }
+    assert manifest["left_out"] == {}
     assert manifest["serving_default"] == "embed_query"
     assert manifest["platforms"] == ["cpu", "cuda", "tpu"]
     assert 0 <= manifest["largest_difference"] <= 1e-5
@@ -147,8 +150,9 @@ def test_the_folder_is_complete_and_hashed(exported, version, tokenizer, model):
 
 
 def test_signatures_are_named_and_polymorphic(loaded):
-    assert set(loaded.signatures) == {"embed_query", "embed_passage", "serving_default"}
-    for signature in loaded.signatures.values():
+    tokens = {"embed_query", "embed_passage", "serving_default"}
+    assert set(loaded.signatures) == tokens | {"embed_query_text", "embed_passage_text"}
+    for signature in map(loaded.signatures.get, tokens):
         specs = signature.structured_input_signature[1]
         assert {name: spec.name for name, spec in specs.items()} == {
             "input_ids": "input_ids",
@@ -235,10 +239,11 @@ def test_other_dtypes_are_refused_and_passages_may_be_longer(loaded):
     assert call(loaded, [[2] * PASSAGE], [[1] * PASSAGE], "embed_passage").shape == (1, 16)
 
 
-def test_the_documented_program_runs_without_jax(version, tokenizer, model, tmp_path):
+@pytest.mark.parametrize("number", [0, 1], ids=["texts", "tokens"])
+def test_the_documented_program_runs_without_jax(version, tokenizer, model, tmp_path, number):
     """The code of docs/export.md, where importing JAX or anything of ours fails."""
     text = (REPOSITORY / "docs/export.md").read_text()
-    (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    code = re.findall(r"```python\n(.*?)```", text, re.DOTALL)[number]
     absent = ("jax", "jaxlib", "flax", "orbax", "t5x_style", "models", "input_pipelines")
     guard = "import sys\n" + "".join(f"sys.modules[{name!r}] = None\n" for name in absent)
     script = tmp_path / "plain.py"
@@ -258,10 +263,10 @@ def test_the_documented_program_runs_without_jax(version, tokenizer, model, tmp_
 def test_what_is_not_the_model_is_not_published(tokenizer, training, tmp_path, monkeypatch):
     write = saved_model.save
 
-    def damaged(folder, model, default, assets):
+    def damaged(folder, model, default, assets, texts):
         arrays = {path: array.copy() for path, array in model.arrays.items()}
         arrays["encoder/embeddings/position/embedding"][QUERY, 3] += 0.5  # only passages reach it
-        write(folder, dataclasses.replace(model, arrays=arrays), default, assets)
+        write(folder, dataclasses.replace(model, arrays=arrays), default, assets, texts)
 
     monkeypatch.setattr(saved_model, "save", damaged)
     served = tmp_path / "served"
@@ -279,19 +284,6 @@ def test_nan_is_a_difference():
         saved_model_check.require(differences, 1e-5)
     differences = {"embed_query": saved_model_check.Difference(1e-6, "row 1")}
     assert saved_model_check.require(differences, 1e-5) == 1e-6
-
-
-def test_compared_rows_are_of_every_kind():
-    """Lengths from 1 to the longest, several batch sizes, full and padded rows, other ids there."""
-    vocabulary = tiny_models.VOCABULARY
-    found = list(saved_model_check.groups(12, vocabulary))
-    counts = [group["segment_ids"].sum(axis=1).tolist() for group in found]
-    assert [group["tokens"].shape for group in found] == [(1, 1), (5, 7), (2, 12)]
-    assert counts == [[1], [7, 5, 4, 2, 1], [12, 1]]
-    assert all(group["tokens"].max() < vocabulary.size for group in found)
-    assert all((group["tokens"][:, 0] == vocabulary.cls).all() for group in found)
-    assert found[1]["tokens"][1, 4] == vocabulary.sep
-    assert list(saved_model_check.groups(1, vocabulary))  # the shortest contract
 
 
 def test_no_version_is_overwritten(tmp_path):

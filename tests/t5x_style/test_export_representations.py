@@ -6,12 +6,13 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import tokenizers
 
 from t5x_style import export
 from t5x_style.checkpoints import restored_model
 from t5x_style.interfaces.contract import Combination, Contract, ContractError
 from t5x_style.interfaces.objective import embedding_function
-from t5x_style.interfaces.representation import KINDS
+from t5x_style.interfaces.representation import KINDS, SIDES
 from t5x_style.serving import saved_model, saved_model_check
 from t5x_style.step import jitted_functions
 from tests.kits.toys import three_kinds
@@ -86,12 +87,14 @@ def test_every_output_is_compared_with_the_model(folder, model):
         saved_model_check.require(differing, 1e-5)
 
 
-def test_weights_of_kinds_are_in_the_contract(model, tmp_path, monkeypatch):
+def test_weights_of_kinds_are_in_the_contract(model, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(restored_model, "restore", lambda *arguments: model)
     for name in ("tokenizer", "hybrid"):
         (tmp_path / name).mkdir()
     vocabulary = json.dumps(dataclasses.asdict(three_kinds.VOCABULARY))
     (tmp_path / "tokenizer/vocabulary.json").write_text(vocabulary)
+    pieces = tokenizers.models.Unigram([("a", 0.0)], unk_id=0)
+    tokenizers.Tokenizer(pieces).save(str(tmp_path / "tokenizer/tokenizer.json"))
     tokenizer = SimpleNamespace(
         folder=str(tmp_path / "tokenizer"), fingerprint=model.contract.tokenizer_fingerprint
     )
@@ -101,7 +104,10 @@ def test_weights_of_kinds_are_in_the_contract(model, tmp_path, monkeypatch):
         dataclasses.replace(model.contract, combination=combination).save(tmp_path / "hybrid")
         made, hybrid = str(tmp_path / "made"), str(tmp_path / "hybrid")
         export.export(None, "", tokenizer, "embed_query", 1e-5, None, made, hybrid=hybrid)
+        assert "no signature embed_query_text: expected a tokenizer" in capsys.readouterr().err
         (version,) = (tmp_path / "made/saved_model").iterdir()
+        left_out = json.loads((version / "manifest.json").read_text())["left_out"]
+        assert all("found Unigram" in left_out[f"embed_{side}_text"] for side in SIDES)
         return Contract.load(version / "assets").combination
 
     with pytest.raises(ContractError, match="no span"):

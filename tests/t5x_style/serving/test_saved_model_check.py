@@ -5,7 +5,9 @@ import math
 import numpy as np
 import pytest
 
+from t5x_style.serving import saved_model_check
 from t5x_style.serving.saved_model_check import largest_difference
+from tests.kits import tiny_models
 
 VECTORS = np.ones((3, 4), np.float32)
 TOKENS = np.arange(6, dtype=np.int32).reshape(3, 2)
@@ -35,3 +37,16 @@ def test_nan_is_worse_than_another_id():
 def test_outputs_without_any_entry_do_not_differ():
     nothing = {"sparse_tokens": np.zeros((3, 0), np.int32), "weights": np.zeros((3, 0), np.float32)}
     assert largest_difference(nothing, nothing) == (0.0, "sparse_tokens", 0)
+
+
+def test_compared_rows_are_of_every_kind():
+    """Lengths from 1 to the longest, several batch sizes, full and padded rows, other ids there."""
+    vocabulary = tiny_models.VOCABULARY
+    found = list(saved_model_check.groups(12, vocabulary))
+    counts = [group["segment_ids"].sum(axis=1).tolist() for group in found]
+    assert [group["tokens"].shape for group in found] == [(1, 1), (5, 7), (2, 12)]
+    assert counts == [[1], [7, 5, 4, 2, 1], [12, 1]]
+    assert all(group["tokens"].max() < vocabulary.size for group in found)
+    assert all((group["tokens"][:, 0] == vocabulary.cls).all() for group in found)
+    assert found[1]["tokens"][1, 4] == vocabulary.sep
+    assert list(saved_model_check.groups(1, vocabulary))  # the shortest contract

@@ -1,5 +1,6 @@
 """Warm-up requests of a SavedModel: the bytes of the official classes, for each shape."""
 
+import numpy as np
 import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
@@ -13,15 +14,17 @@ OFFICIAL = (
 )
 
 
-TEXTS = ("input_ids", "attention_mask")
+def tokens(length):
+    ids = np.zeros((1, length), np.int32)
+    return {"input_ids": ids, "attention_mask": np.ones_like(ids)}
 
 
 def test_a_request_has_the_bytes_of_the_official_classes() -> None:
-    assert warmup_requests.request("embed_query", 3, TEXTS).hex() == OFFICIAL
+    assert warmup_requests.request("embed_query", tokens(3)).hex() == OFFICIAL
 
 
 def test_sizes_above_127_take_two_bytes() -> None:
-    made = warmup_requests.request("embed_query", 64, TEXTS)
+    made = warmup_requests.request("embed_query", tokens(64))
     size = made[1] & 127 | made[2] << 7
     assert made[0] == 6 << 3 | 2
     assert size == len(made) - 3
@@ -40,7 +43,7 @@ def test_every_signature_has_a_request_for_each_length(tmp_path) -> None:
     tf = saved_model.cpu_only_tensorflow()
     found = [one.numpy() for one in tf.data.TFRecordDataset(str(tmp_path / warmup_requests.FILE))]
     assert found == [
-        warmup_requests.request(signature, length, TEXTS)
+        warmup_requests.request(signature, tokens(length))
         for signature, lengths in (
             ("embed_query", (16, 32)),
             ("embed_passage", (16, 32, 64)),
@@ -60,7 +63,7 @@ def test_a_request_of_a_model_that_writes_has_a_language(tmp_path) -> None:
         found.append((name, inputs["input_ids"].shape[1]))
         shapes = {one: array.shape for one, array in inputs.items()}
         length = inputs["input_ids"].shape[1]
-        texts = dict.fromkeys(TEXTS, (1, length))
+        texts = dict.fromkeys(tokens(length), (1, length))
         assert shapes == (texts if name == "embed_query" else texts | {"language": (1,)})
         assert all(array.dtype == "int32" for array in inputs.values())
         assert inputs["attention_mask"].all()

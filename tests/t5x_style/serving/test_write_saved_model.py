@@ -11,7 +11,7 @@ import pytest
 from input_pipelines.marge import generation_requests
 from t5x_style import generate
 from t5x_style.interfaces.contract import Vocabulary
-from t5x_style.serving import saved_model, saved_model_check
+from t5x_style.serving import saved_model, saved_model_check, signature_inputs
 from tests.kits import chunk_stores
 from tests.t5x_style.serving import writing_kit
 
@@ -38,7 +38,7 @@ def written(made):
     loaded = tf.saved_model.load(str(made[0]))
 
     def call(*given):
-        inputs = dict(zip(saved_model.inputs("generate"), map(tf.constant, given), strict=True))
+        inputs = dict(zip(signature_inputs.of("generate"), map(tf.constant, given), strict=True))
         return {name: one.numpy() for name, one in loaded.signatures["generate"](**inputs).items()}
 
     return call

@@ -1,0 +1,1 @@
+"""SavedModels that take texts: the tokenizer as a part of the TensorFlow graph."""
