@@ -94,7 +94,7 @@ def export(
       serving_default: the function that clients get who name none.
       tolerance: the largest absolute difference of a component of a vector, or of a score.
       publish_to: folder that a server watches, outside of model_dir; gets a copy of the version,
-        beside those that are there. None: no copy.
+        next to those that are there. None: no copy.
       model_dir: stage folder.
       step: which checkpoint; as in `restored_model.restore`.
       verdict: file of the verdict on a fine-tuned encoder; one that is worse than before is not

@@ -8,7 +8,7 @@ by a decoder that looks at all tokens of all evidence of its sub-batch together:
     f(x, z)   = cos( g(x), g(z) )
     loss      = - mean over the tokens of all targets of log p(token | tokens before it, evidence)
 
-g is the first token's state behind the first layers of the encoder that reads the evidence. What
+g is the first token's state after the first layers of the encoder that reads the evidence. What
 teaches g to retrieve is beta f alone. Facts are in docs/marge.md.
 """
 
@@ -40,7 +40,7 @@ class RelevanceConfig:
     """How evidence is weighed.
 
     Attributes:
-        layers: of the encoder, behind which g is read (the paper: 4).
+        layers: of the encoder, after which g is read (the paper: 4).
         beta: what the trained factor of f begins with.
     """
 
@@ -61,7 +61,7 @@ class Marge(Objective):
         vocabulary: of the tokenizer.
         target, evidence: sizes of the two token groups, as many rows of each. Both carry
             `sub_batch` [B, S] int32: a target sees the evidence of an equal number in its row.
-            `target` carries `language` [B, S] int32, what stands for [CLS] in the decoder.
+            `target` carries `language` [B, S] int32, the token in the place of [CLS] in the decoder.
         chunk: positions whose logits exist at a time on a device.
         generation_config: how `generate` writes.
         rngs: stream `params`.
@@ -283,7 +283,7 @@ def decoder_tokens(target: Group) -> jax.Array:
 
 
 def next_tokens(target: Group) -> jax.Array:
-    """[B, T] int32: what is to be told at each position; -100 at each segment's end and padding."""
+    """[B, T] int32: next-token labels; -100 at each segment's end and padding."""
     ids = target["segment_ids"]
 
     def following(array: jax.Array) -> jax.Array:

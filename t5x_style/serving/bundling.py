@@ -39,7 +39,7 @@ def publish(
     origin: str = "",
     curves: Curves | None = None,
 ) -> Path:
-    """Writes the next version of a bundle; what passages became is taken over where it is at hand.
+    """Writes the next version of a bundle; representations that exist are copied.
 
     Args:
       folder: of the bundle.

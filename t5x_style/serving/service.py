@@ -81,7 +81,7 @@ class Tokens:
     Attributes:
       ids: [n] int32, specials included.
       pieces: n, what the tokenizer calls them: 'token', '##ize', '[CLS]'.
-      places: n, the characters of the text that each stands for; None of special tokens and of
+      places: n, the characters of the text of each token; None of special tokens and of
         what was put before the text.
       cut_off: tokens of the text that are not read, since it is longer than the model allows.
     """

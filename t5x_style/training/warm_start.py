@@ -59,11 +59,11 @@ class Checkpoint:
 
 @dataclasses.dataclass(frozen=True)
 class Initialise:
-    """What is taken over from one source.
+    """Weights to import from one source.
 
     Attributes:
       source: where the weights come from.
-      paths: path in the source -> path here; a path stands for everything below it, '' for all.
+      paths: path in the source -> path here; a path means everything below it, '' for all.
       layers: which layers of the source, in order, for stacked parameters: [-2, -1] takes the last
         two, [0, 0, 1, 1] repeats each of two, [-1] also fills a single layer; None takes all.
       unused: regular expressions for paths of the source that may be left over.
@@ -101,7 +101,7 @@ def apply(
 def taken_over(
     state: TrainState, initialisers: Sequence[Initialise], shardings: TrainState
 ) -> tuple[TrainState, list[str]]:
-    """The state with weights taken over, each array in its sharding; later sources win.
+    """The state with imported weights, each array in its sharding; later sources win.
 
     A table with rows to spare (a vocabulary padded for another mesh) is filled from the top and
     keeps its fresh rows below.
