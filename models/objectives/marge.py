@@ -61,7 +61,7 @@ class Marge(Objective):
         vocabulary: of the tokenizer.
         target, evidence: sizes of the two token groups, as many rows of each. Both carry
             `sub_batch` [B, S] int32: a target sees the evidence of an equal number in its row.
-            `target` carries `language` [B, S] int32, the token in the place of [CLS] in the decoder.
+            `target` carries `language` [B, S] int32, in the decoder in place of [CLS].
         chunk: positions whose logits exist at a time on a device.
         generation_config: how `generate` writes.
         rngs: stream `params`.

@@ -239,7 +239,7 @@ def portable(model: Restored, leave_out: Collection[str] = ()) -> Portable:
 def _flat(states: tuple[nnx.State, nnx.State]) -> tuple[list[str], list[Any], Any]:
     """Paths, as 'encoder/embeddings/word/embedding', leaves, and how they go together again."""
     found, treedef = jax.tree_util.tree_flatten_with_path(states)
-    # The last key of a path leads into the Variable, the first distinguishes parameters from others.
+    # The last key of a path leads into the Variable, the first says whether it is a parameter.
     paths = ["/".join(str(getattr(k, "key", k)) for k in path[1:-1]) for path, _ in found]
     return paths, [leaf for _, leaf in found], treedef
 
