@@ -54,7 +54,7 @@ EXTRAS = {
         "orjson==3.13.0",
         "prometheus-client==0.26.0",
     ],
-    # The peers: exports are opened in them, benchmarks run beside them. `make interop` installs
+    # The peers: exports are opened in them, benchmarks run next to them. `make interop` installs
     # them, and takes PyTorch for CPUs.
     "interop": ["torch==2.13.0", "sentence-transformers==6.2.0", "faiss-cpu==1.15.1"],
     "beam": ["apache-beam==2.77.0"],

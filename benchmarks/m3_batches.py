@@ -48,37 +48,33 @@ class Found(NamedTuple):
 def search(try_: Callable[[int], Tried], start: int, most: int) -> Found:
     """The largest number up to `most` that fits, to within a sixteenth of it; 0 if none does.
 
-    Memory is nearly linear in the number, so that two tries say where to look.
+    Memory is nearly linear in the number: a line between two sizes says where to look. Where it is
+    not, and two tries in turn do not halve what is left, the middle is next.
     """
-    low, high, number = 0, None, min(start, most)
-    sizes: dict[int, float] = {}  # number -> share of the memory that it needs
-    while low < number <= most and number not in sizes:
+    sizes = {0: 0.0}  # number -> share of the memory that it needs
+    low, high, number, slow = 0, None, min(start, most), 0
+    while True:
         one = try_(number)
         sizes[number] = one.needed / one.limit
+        left = None if high is None else high - low
         low, high = (number, high) if one.fits else (low, number)
         step = max(1, low // 16)
-        if high is not None and high - low <= step:
-            break
-        number = _expected(sizes, step)
-        number = max(number, low + step)
-        number = min(number, most) if high is None else min(number, high - 1)
-    return Found(low, high)
+        if low == most or (high is not None and high - low <= step):
+            return Found(low, high)
+        if high is None:
+            number = min(_crossing(sizes, 0, low, 4 * low), 4 * low, most)
+            number = max(number, min(2 * low, most))
+            continue
+        slow = 0 if left is None or 2 * (high - low) <= left else slow + 1
+        middle = (low + high) // 2
+        number = middle if slow > 1 else _crossing(sizes, low, high, middle)
+        number = min(max(number, low + step), high - step) if high - low > 2 * step else middle
 
 
-def _expected(sizes: Mapping[int, float], step: int) -> int:
-    """The number that fits just so, by a line through the two sizes that are nearest to that.
-
-    Where that was tried, the next one on the other side of it.
-    """
-    nearest = sorted(sizes, key=lambda number: abs(sizes[number] - 1))[:2]
-    if len(nearest) == 1 or sizes[nearest[0]] == sizes[nearest[1]]:
-        return int(nearest[0] / sizes[nearest[0]])
-    one, other = nearest
-    slope = (sizes[one] - sizes[other]) / (one - other)
-    number = int(one + (1 - sizes[one]) / slope) if slope > 0 else one
-    while number in sizes:
-        number += step if sizes[number] <= 1 else -step
-    return number
+def _crossing(sizes: Mapping[int, float], one: int, other: int, otherwise: int) -> int:
+    """Where a line through two sizes reaches 1; `otherwise` if it does not rise."""
+    rise = sizes[other] - sizes[one]
+    return int(one + (1 - sizes[one]) * (other - one) / rise) if rise > 0 else otherwise
 
 
 def command(slice_: str, devices: int, length: int, pairs: int, split: bool) -> list[str]:

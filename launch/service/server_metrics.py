@@ -62,7 +62,7 @@ class Metrics:
         )
         self._to_compile = Gauge(
             "kennel_programs_to_compile",
-            "Programs that are still compiled, while texts have batches by themselves",
+            "Programs that are not compiled yet; until then each text is a batch",
             registry=registry,
         )
         self._version = Gauge("kennel_version", "Version of the bundle", registry=registry)
@@ -107,7 +107,7 @@ class Metrics:
 
         Args:
           waiting: tokens that wait to be encoded.
-          to_compile: programs that are still compiled.
+          to_compile: programs that are not compiled yet.
           version: of the bundle.
         """
         self._waiting.set(waiting)

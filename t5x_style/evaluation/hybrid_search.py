@@ -239,6 +239,8 @@ class HybridSearch:
 class HybridPart:
     """Some kinds of another hybrid, weighed for themselves: its candidates, with its scores."""
 
+    check_arguments = staticmethod(check_arguments)
+
     def __init__(
         self,
         name: str,

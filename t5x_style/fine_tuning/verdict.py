@@ -96,9 +96,12 @@ def verdict(
       {"verdict": verdict.json, "page": verdict.md}.
 
     Raises:
-      ValueError: the evaluation lacks a system or the metric, or has another baseline.
+      ValueError: the evaluation lacks a system or the metric, or has another baseline;
+        `long_passages` comes without `corpus`.
     """
     check(metric)
+    if long_passages is not None and corpus is None:
+        raise ValueError("verdict.corpus: expected a folder, which long_passages needs")
     results, data = _read(evaluation), _read(collection)
 
     def compared(files: Mapping[str, str], where: str) -> dict[str, Any]:
@@ -113,9 +116,7 @@ def verdict(
     }
     if short:
         found["short"] = compared(short, "verdict.short")
-    if long_passages is not None:
-        if corpus is None:
-            raise ValueError("verdict.corpus: expected a folder, which long_passages needs")
+    if long_passages is not None and corpus is not None:
         found |= _long(_read(per_query), long_passages, corpus, found, samples, seed)
     write(Path(model_dir), found, data)
     return {"verdict": "verdict.json", "page": "verdict.md"}
@@ -241,7 +242,7 @@ def _test(results: Report, tuned: str, original: str, metric: str, path: str) ->
 def _long(
     per_query: Report, long: LongTexts, corpus: str, verdict: Report, samples: int, seed: int
 ) -> dict[str, Any]:
-    """The metric on queries for long passages, and on the others; {} if one is empty."""
+    """The metric on queries for long passages, and on the others; {} where none is for those."""
     passages = beir_collection.Passages(corpus)
     queries = beir_collection.read_queries(corpus)
     relevant = beir_collection.read_qrels(corpus, "test", queries, passages)
@@ -249,10 +250,12 @@ def _long(
     for query, judged in relevant.items():
         asked = [name for name, grade in judged.items() if grade > 0]
         parts["whole" if long.ids.isdisjoint(asked) else "long"].append(query)
+    if not parts["long"]:
+        return {}
     systems = verdict["system"], verdict["baseline"]
-    found = _parts(per_query, parts, systems, verdict["metric"], samples, seed)
-    facts = {"tokens": long.length, "passages": len(long.ids), "parts": found}
-    return {"long": facts} if found else {}
+    some = {part: queries for part, queries in parts.items() if queries}
+    found = _parts(per_query, some, systems, verdict["metric"], samples, seed)
+    return {"long": {"tokens": long.length, "passages": len(long.ids), "parts": found}}
 
 
 def _parts(

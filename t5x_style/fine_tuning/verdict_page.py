@@ -107,9 +107,9 @@ def _long(verdict: Report) -> list[str]:
     names = {"long": f"has {tokens} tokens or more", "whole": "has fewer"}
     return [
         *_parts(verdict, found["parts"], names),
-        f"{found['passages']:,} passages, {share:.1%}, have {tokens} tokens or more, and the "
-        "encoder reads no more than these. What follows is in no vector. If the first row is much "
-        f"worse, try `PASSAGE_LENGTH={2 * tokens}`, at most the encoder's positions.",
+        f"{found['passages']:,} passages, {share:.1%}, have {tokens} tokens or more. Of longer "
+        f"ones the encoder reads the first {tokens}: what follows is in no vector. If the first "
+        "row is much lower, try a longer `PASSAGE_LENGTH`, at most the encoder's positions.",
         "",
     ]
 

@@ -203,9 +203,9 @@ class BundleService:
         """See `Service`."""
         return self.batches.to_compile
 
-    def close(self) -> None:
-        """Ends its threads, after what waits was encoded."""
-        self.batches.close()
+    def close(self, wait: bool = True) -> None:
+        """Ends its threads, see `TokenBatches.close`."""
+        self.batches.close(wait)
 
     def _shared(
         self, query: tuple[np.ndarray, np.ndarray], passages: Representation, row: int

@@ -24,11 +24,11 @@ class _Held:
         self.users = 0
         self.retired = False
 
-    def close(self) -> None:
-        """Ends the service."""
+    def close(self, wait: bool = False) -> None:
+        """Ends the service; `wait`: also for what it compiles now, which takes seconds."""
         service, self.service = self.service, None
         if service is not None:
-            service.close()
+            service.close(wait)
 
 
 class Current:
@@ -110,7 +110,7 @@ class Current:
         self._stop.set()
         if self._watcher is not None:
             self._watcher.join()
-        self._held.close()
+        self._held.close(wait=True)
 
     def _open(self, number: int, before: BundleService | None = None) -> BundleService:
         version = versioned_folder.version_folder(self._folder, number)

@@ -169,12 +169,12 @@ def written_outputs(found: Sequence[jax.Array]) -> Outputs:
 
 
 class _Group(dict[str, jax.Array]):
-    """A token group with what ids and a mask can tell."""
+    """A token group with the features that ids and a mask give."""
 
     def __missing__(self, feature: str) -> jax.Array:
         raise ExportError(
-            f"an embed function reads the feature {feature!r}, which token ids and a mask cannot "
-            f"tell; a SavedModel can give it {sorted(self)}"
+            f"an embed function reads the feature {feature!r}, which token ids and a mask do "
+            f"not give; a SavedModel has {sorted(self)}"
         )
 
 
@@ -207,7 +207,7 @@ def portable(model: Restored, leave_out: Collection[str] = ()) -> Portable:
 
     Raises:
       ExportError: see `lengths`; or a function calls a kernel that TensorFlow does not have, or
-        reads a feature that ids and a mask cannot tell.
+        reads a feature that ids and a mask do not give.
     """
     max_lengths = lengths(model)
     paths, leaves, treedef = _flat((model.params, model.variables))

@@ -149,7 +149,7 @@ class Evidence:
       content: title and text, as they were tokenized.
       words: of the sparse kind, the largest part first; None where the bundle has no such kind.
       max_sim: [query vectors, passage vectors] float32, inner products; None without that kind.
-      query_pieces, passage_pieces: what its rows and columns stand for.
+      query_pieces, passage_pieces: tokens of its rows and columns.
     """
 
     passage: Tokens
@@ -324,5 +324,5 @@ class Service(Protocol):
         ...
 
     def to_compile(self) -> int:
-        """Programs that are still compiled, while texts have batches by themselves."""
+        """Programs that are not compiled yet; until then each text is a batch."""
         ...

@@ -147,13 +147,14 @@ class TokenBatches:
         return future
 
     def warm_up(self, threads: int | None = None, meanwhile: bool = False) -> int:
-        """Compiles all shapes of all programs; returns how many there are. Before any request.
+        """Compiles all shapes of all programs; returns how many there are. Once, before any text.
 
         Args:
           threads: that compile; None: one for each processor.
           meanwhile: whether it returns as soon as any text can be encoded, alone in its batch. One
             thread then compiles the other shapes, and texts share batches of a program from when
-            it has all of its shapes. An error there is named on stderr, and texts stay alone.
+            it has all of its shapes. An error there is printed on stderr, and texts for that
+            program stay alone.
         """
         every = [(name, shape) for name, shapes in self._shapes.items() for shape in shapes]
         single = [(name, shape) for name, shapes in self._single.items() for shape in shapes]
@@ -168,13 +169,17 @@ class TokenBatches:
             self._compiling.start()
         return len(every)
 
-    def close(self) -> None:
-        """Ends the threads after what waits was encoded."""
+    def close(self, wait: bool = True) -> None:
+        """Ends the threads after what waits was encoded.
+
+        Args:
+          wait: also for the program that is compiled now, seconds; else its thread ends later.
+        """
         with self._changed:
             self._closed = True
             self._changed.notify()
         self._thread.join()
-        if self._compiling is not None:
+        if wait and self._compiling is not None:
             self._compiling.join()
 
     def _run(self) -> None:
@@ -204,15 +209,8 @@ class TokenBatches:
     def _compute(self, texts: Sequence[_Text]) -> None:
         """Computes texts for one program as one batch, and ends their futures."""
         program, begin = texts[0].program, time.perf_counter()
-        # More shapes may be in use by now; any batch fits into all that come later.
-        rows, columns = self._used[program].room(len(texts), max(len(one.ids) for one in texts))
-        ids = np.full((rows, columns), self._pad, np.int32)
-        mask = np.zeros((rows, columns), np.int32)
-        mask[:, 0] = 1  # of rows without a text: a row of padding alone may give NaN
-        for row, one in enumerate(texts):
-            ids[row, : len(one.ids)] = one.ids
-            mask[row, : len(one.ids)] = 1
         try:
+            ids, mask = self._padded(texts)
             found, seconds = self._computed(program, ids, mask)
         except Exception as error:  # of whatever the device raises: the requests get it
             for one in texts:
@@ -220,7 +218,7 @@ class TokenBatches:
             return
         self._rate = sum(len(one.ids) for one in texts) / max(seconds, 1e-6)
         if self._observer is not None:
-            self._observer.batch(program, len(texts), rows * columns, seconds)
+            self._observer.batch(program, len(texts), ids.size, seconds)
             for one in texts:
                 self._observer.queue(begin - one.begin)
         for row, one in enumerate(texts):
@@ -228,6 +226,18 @@ class TokenBatches:
                 one.future.set_result(one.take(found, row))
             except Exception as error:  # for instance of a kind that the program does not give
                 one.future.set_exception(error)
+
+    def _padded(self, texts: Sequence[_Text]) -> tuple[np.ndarray, np.ndarray]:
+        """Ids and mask, int32 [b, s], of texts for one program."""
+        # More shapes may be in use by now; a batch that was chosen before fits into them.
+        shapes = self._used[texts[0].program]
+        shape = shapes.room(len(texts), max(len(one.ids) for one in texts))
+        ids, mask = np.full(shape, self._pad, np.int32), np.zeros(shape, np.int32)
+        mask[:, 0] = 1  # of rows without a text: a row of padding alone may give NaN
+        for row, one in enumerate(texts):
+            ids[row, : len(one.ids)] = one.ids
+            mask[row, : len(one.ids)] = 1
+        return ids, mask
 
     def _computed(
         self, program: str, ids: np.ndarray, mask: np.ndarray
@@ -241,16 +251,24 @@ class TokenBatches:
 
     def _compile_others(self) -> None:
         """Compiles the shapes of more than one text, and lets batches have them."""
-        try:
-            for name, shapes in self._shapes.items():
-                for shape in set(shapes) - set(self._single[name]):
+        for name, shapes in self._shapes.items():
+            left = sorted(set(shapes) - set(self._single[name]))
+            try:
+                while left:
                     if self._closed:
                         return
-                    self._compile(name, shape)
+                    self._compile(name, left[0])
+                    del left[0]
                     self.to_compile -= 1
                 self._used[name] = shapes
-        except Exception as error:  # XLA raises whatever it meets
-            print(f"serve: texts share no batch: {error}", file=sys.stderr, flush=True)
+            except Exception as error:  # XLA raises whatever it meets
+                self.to_compile -= len(left)
+                print(
+                    f"serve: {name}: no program for batches of {left[0]}, so that each text is a "
+                    f"batch: {error}",
+                    file=sys.stderr,
+                    flush=True,
+                )
 
     def _compile(self, program: str, shape: tuple[int, ...]) -> None:
         """Compiles a program, unless it was; the observer is given what that took."""

@@ -1,4 +1,4 @@
-"""Takes over weights from a checkpoint or from another library's files, by path.
+"""Imports weights from a checkpoint or from another library's files, by path.
 
 A run that neither resumes nor starts from scratch names its sources in gin:
 

@@ -7,22 +7,31 @@ import pytest
 from benchmarks import m3_batches
 from benchmarks.m3_batches import Tried
 
+CURVES = {  # number / limit -> share of the memory
+    "linear": lambda part: part,
+    "a constant": lambda part: 0.5 + 0.5 * part,
+    "steps": lambda part: (int(8 * part) + 1) / 8,
+    "flat, then linear": lambda part: max(0.3, part),
+    "flat, then more than all": lambda part: 0.4 if part <= 1 else 2.5,
+    "quadratic": lambda part: part**2,
+}
+
 
 @pytest.mark.parametrize("start", [1, 7, 100, 1000])
 @pytest.mark.parametrize("limit", [0, 1, 13, 100, 511, 1024])
-@pytest.mark.parametrize("constant", [0.0, 0.5])
-def test_the_search_ends_within_a_sixteenth(start, limit, constant):
-    """Memory that is linear in the number needs few tries, and a compiler's is nearly so."""
+@pytest.mark.parametrize("curve", CURVES)
+def test_the_search_ends_within_a_sixteenth(start, limit, curve):
+    """Memory that is linear in the number needs few tries, and any ends."""
     tried = []
 
     def try_(number: int) -> Tried:
         tried.append(number)
-        noise = 0.01 * (number % 3 - 1)
-        share = constant + (1 - constant) * number / (limit + 0.5) + noise
+        share = CURVES[curve](number / (limit + 0.5))
+        share = min(share, 1.0) if number <= limit else max(share, 1.001)
         return Tried(number <= limit, 16 * share, 16)
 
     found = m3_batches.search(try_, start, most=1024)
-    assert len(tried) == len(set(tried)) <= 9
+    assert len(tried) == len(set(tried)) <= (9 if curve == "linear" else 24)
     assert found.fits <= limit and found.fits in (0, *tried)
     if limit == 1024:
         assert found == (1024, None)

@@ -35,7 +35,7 @@ def compare(
     if not signatures:
         return {}
     tf = saved_model.cpu_only_tensorflow()
-    loaded = saved_model.cpu_only_tensorflow().saved_model.load(str(folder)).signatures
+    loaded = tf.saved_model.load(str(folder)).signatures
     tokens = TextTokenizer(tokenizer, contract)
     sides = {function_name(side): side for side in SIDES}
     found = {}

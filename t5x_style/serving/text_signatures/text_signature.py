@@ -22,6 +22,7 @@ from t5x_style.serving.text_signatures import code_points, sample_texts, wordpie
 
 # As in `input_pipelines.tokenizers.wordpiece`, of which an export has no code.
 CASE_CHANGE = r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])"
+LONGEST_BATCH = 1 << 21  # bytes; each takes some hundred bytes while it is tokenized
 _SPLIT_CASE = {"type": "Replace", "pattern": {"Regex": CASE_CHANGE}, "content": " "}
 
 
@@ -105,6 +106,11 @@ def of_tokenizer(backend: tokenizers.Tokenizer) -> wordpiece_graph.WordPiece:
             "finds before it looks for words; send token ids"
         )
     model, bert = facts["model"], parts[0]
+    if model["unk_token"] not in model["vocab"]:
+        raise NotInGraphError(
+            f"expected the unknown token {model['unk_token']!r} in the vocabulary, found none; "
+            "send token ids"
+        )
     lowercase, strips = bert["lowercase"], bert["strip_accents"]
     return wordpiece_graph.WordPiece(
         points=code_points.of_bert(
@@ -186,7 +192,13 @@ def _inputs(
     def checked(text: Any) -> Any:
         # At run time: TensorFlow believes the ranks that a signature declares, whatever comes.
         text = tf.ensure_shape(text, (None,))
-        decoded = tf.strings.unicode_decode(text, "UTF-8", errors="replace")
+        size = tf.reduce_sum(tf.strings.length(text))
+        short = tf.debugging.Assert(
+            size <= LONGEST_BATCH,
+            [f"text: expected at most {LONGEST_BATCH} bytes in a batch, found", size],
+        )
+        with tf.control_dependencies([short]):
+            decoded = tf.strings.unicode_decode(text, "UTF-8", errors="replace")
         # Without the text: an error message is UTF-8, too.
         wrong = tf.where(tf.strings.unicode_encode(decoded, "UTF-8") != text)[:1]
         checks = [

@@ -152,10 +152,19 @@ def test_queries_for_passages_that_are_not_read_whole_are_shown_apart(tmp_path):
     assert "| has 256 tokens or more (100) | 0.3000 | 0.1000 | -0.2000 (" in page
     assert "| has fewer (300) | 0.3000 | 0.4500 | +0.1500 (" in page
     assert "50 passages, 50.5%, have 256 tokens or more" in page  # of the 99 of the evaluation
-    assert "try `PASSAGE_LENGTH=512`" in page
+    assert "Of longer ones the encoder reads the first 256" in page
     given["long_passages"] = Long(256, frozenset())
     found, page = judged(tmp_path / "short", lost, LOW, **given)
     assert "long" not in found and "tokens or more" not in page
+
+
+def test_passages_that_are_all_long_are_shown(tmp_path):
+    long = Long(128, frozenset(f"p{n}" for n in range(QUERIES)))
+    given = {"long_passages": long, "corpus": asked(tmp_path / "corpus")}
+    found, page = judged(tmp_path / "long", HIGH, LOW, **given)
+    assert found["long"]["parts"].keys() == {"long"}
+    assert "| has 128 tokens or more (400) | 0.3000 | 0.4500 |" in page
+    assert "| has fewer" not in page and "try a longer `PASSAGE_LENGTH`" in page
 
 
 def test_long_passages_need_the_judgements(tmp_path):

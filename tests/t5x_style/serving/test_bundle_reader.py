@@ -1,5 +1,8 @@
 """A bundle's reader gives what the model gives whose texts were made as in training."""
 
+import contextlib
+from pathlib import Path
+
 import numpy as np
 import pytest
 from flax import nnx
@@ -184,9 +187,16 @@ def test_all_that_requests_need_is_compiled_before_the_first(filling):
     assert service.programs.compiled == count
 
 
-def test_a_batch_that_fills_in_is_as_large_as_its_outputs_may_be(answering, filling, monkeypatch):
-    programs = filling[0].programs
-    _, masks, words = programs.output_shape("fill", "log_probability")
+def test_a_batch_that_fills_in_is_as_large_as_its_outputs_may_be(filling, monkeypatch):
+    service, _, folder = filling
+    _, masks, words = service.programs.output_shape("fill", "log_probability")
     monkeypatch.setattr(batch_shapes, "OUTPUT_BYTES", 3 * 4 * masks * words)
-    assert bundle_service._most_rows(programs) == {"fill": 3}
-    assert not bundle_service._most_rows(answering[0].programs)
+    version = Path(folder).parents[1] / "bundle/versions/1"
+    with contextlib.closing(bundle_service.BundleService(version, before=service)) as limited:
+        rows = {name: max(map(max, one.rows.values())) for name, one in shapes(limited)}
+        assert rows["fill"] == 3 < rows["embed_passage"]
+    assert {name: max(map(max, one.rows.values())) for name, one in shapes(service)}["fill"] > 3
+
+
+def shapes(service):
+    return service.batches._shapes.items()

@@ -75,7 +75,7 @@ def test_a_change_of_passages_compiles_nothing(made) -> None:
     with contextlib.closing(current.open_current(made)) as served:
         with served.use() as service:
             before = service.programs
-            service.warm_up()  # all of them, which a thread may still be about
+            service.batches._compiling.join()  # the other half of the programs
             count = before.compiled
         bundle_update.update(made, changes(2))
         assert served.refresh()

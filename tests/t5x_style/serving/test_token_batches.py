@@ -170,7 +170,7 @@ def test_texts_are_alone_until_all_programs_are_compiled(programs) -> None:
     made.close()
 
 
-def test_closing_ends_the_compilations(programs) -> None:
+def test_closing_waits_for_a_compilation_only_where_it_is_asked_to(programs) -> None:
     begun, go_on, compiled = threading.Event(), threading.Event(), programs.compile
 
     def compile_one(name: str, shape: tuple[int, ...]) -> bool:
@@ -183,22 +183,20 @@ def test_closing_ends_the_compilations(programs) -> None:
     made = batches(programs)
     made.warm_up(meanwhile=True)
     assert begun.wait(10)
+    made.close(wait=False)  # although a program is compiled
     closing = threading.Thread(target=made.close)
     closing.start()
-    with pytest.raises(RuntimeError, match="closed"):
-        while True:  # until the thread has come so far
-            made.submit(QUERY, text(1, 5), take).cancel()
     go_on.set()
     closing.join(10)
-    assert made.to_compile
-    assert sum(shape[0] > 1 for _, shape in programs.shapes) == 1
+    assert not closing.is_alive() and not made._compiling.is_alive()
+    assert sum(shape[0] > 1 for _, shape in programs.shapes) == 1  # no further one
 
 
-def test_texts_stay_alone_where_a_shape_cannot_be_compiled(programs, capsys) -> None:
+def test_texts_for_a_program_stay_alone_where_a_shape_cannot_be_compiled(programs, capsys) -> None:
     compiled = programs.compile
 
     def compile_few(name: str, shape: tuple[int, ...]) -> bool:
-        if shape[0] > 1:
+        if name == QUERY and shape[0] > 1:
             raise RuntimeError("RESOURCE_EXHAUSTED")
         return compiled(name, shape)
 
@@ -206,8 +204,25 @@ def test_texts_stay_alone_where_a_shape_cannot_be_compiled(programs, capsys) -> 
     made = batches(programs)
     made.warm_up(meanwhile=True)
     made._compiling.join(10)
-    assert "texts share no batch: RESOURCE_EXHAUSTED" in capsys.readouterr().err
-    assert vector(made.submit(QUERY, text(3, 5), take)) == [3, 5]
+    message = f"serve: {QUERY}: no program for batches of (4, 16)"
+    assert message in (said := capsys.readouterr().err) and "RESOURCE_EXHAUSTED" in said
+    assert made.to_compile == 0
+    held(made, programs)
+    sides = [QUERY, PASSAGE] * 4
+    waiting = [made.submit(side, text(n, 9), take) for n, side in enumerate(sides)]
+    programs.free.set()
+    assert [vector(one)[0] for one in waiting] == list(range(8))
+    assert sorted(programs.calls) == [(PASSAGE, (4, 16)), *[(QUERY, (1, 16))] * 4]
+    made.close()
+
+
+def test_a_program_has_no_more_texts_in_a_batch_than_it_may(programs) -> None:
+    made = batches(programs, most_rows={QUERY: 3})
+    held(made, programs)
+    waiting = [made.submit(QUERY, text(n, 9), take) for n in range(20)]
+    programs.free.set()
+    assert [vector(one)[0] for one in waiting] == list(range(20))
+    assert max(shape[0] for _, shape in programs.calls) == 3
     made.close()
 
 

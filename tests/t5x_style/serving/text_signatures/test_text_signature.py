@@ -122,6 +122,7 @@ def test_warmups_compile_each_width(parts, tmp_path):
         ([[b"a"]], r"\[1,1\].*expected shape \[\?\]"),
         (b"a", r"\[\].*expected shape \[\?\]"),
         ([1, 2], "int32"),
+        ([b"a b " * 300_000] * 2, "at most 2097152 bytes in a batch, found.*2400000"),
     ],
 )
 def test_bad_requests_are_refused(loaded, texts, message):
@@ -170,6 +171,10 @@ def no_specials(facts) -> None:
         (lambda facts: facts.update(normalizer={"type": "NFC"}), "BertPreTokenizer, NFC"),
         (lambda facts: facts.update(pre_tokenizer={"type": "Whitespace"}), "with Whitespace"),
         (added, r"no added tokens but special ones, found \['sea'\]"),
+        (
+            lambda facts: facts["model"].update(unk_token="[?]"),
+            r"the unknown token '\[\?\]' in the vocabulary",
+        ),
         (no_specials, r"expected \[CLS\], a text and \[SEP\]"),
     ],
 )  # fmt: skip
