@@ -5,6 +5,7 @@ See `retrieval.hybrid`. Weights are never chosen on the queries of a test.
 
 import dataclasses
 import functools
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
@@ -184,7 +185,9 @@ class HybridSearch:
         self._model, self._hybrid, self._texts = model, searched, texts
         kinds = dict.fromkeys([*prior, *(index.kind for index in searched.indexes)])
         self._queries = QueryEmbedder(name, model, queries, list(kinds), texts)
-        self._candidates: dict[str, Candidates] = {}
+        self._candidates: weakref.WeakKeyDictionary[EvaluationSuite, dict[str, Candidates]] = (
+            weakref.WeakKeyDictionary()
+        )
 
     def run(self, suite: EvaluationSuite, split: str) -> Run:
         """As `System.run`."""
@@ -194,9 +197,10 @@ class HybridSearch:
         """Of the queries of a split, scored by all kinds; computed once for unchanged passages."""
         if suite.changed:
             return self._scored(suite, split)
-        if split not in self._candidates:
-            self._candidates[split] = self._scored(suite, split)
-        return self._candidates[split]
+        known = self._candidates.setdefault(suite, {})
+        if split not in known:
+            known[split] = self._scored(suite, split)
+        return known[split]
 
     def _scored(self, suite: EvaluationSuite, split: str) -> Candidates:
         queries = self._queries.embed(suite.texts(split), split)

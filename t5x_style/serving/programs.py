@@ -8,6 +8,7 @@ A program takes token ids and a mask of any batch and length; outputs have the n
 (`serving.saved_model`). Neither file can carry code that Python would run.
 """
 
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -77,6 +78,7 @@ class Programs:
         self._arrays = _parameters(folder / _PARAMETERS)
         self.names = tuple(self._calls)
         self._compiled: dict[tuple[str, tuple[int, ...]], Any] = {}
+        self._locks: dict[tuple[str, tuple[int, ...]], threading.Lock] = {}
 
     @property
     def compiled(self) -> int:
@@ -88,22 +90,22 @@ class Programs:
         return tuple(self._outputs[name][output].shape)
 
     def compile(self, name: str, shape: tuple[int, ...]) -> bool:
-        """Compiles a function for batches of a shape; from any thread.
+        """Compiles a function for batches of a shape, once; from any thread.
 
         Args:
           name: of the function.
           shape: (b, s).
 
         Returns:
-          False where it was compiled before.
+          False where it was compiled before, or by another thread meanwhile.
         """
-        if (name, shape) in self._compiled:
-            return False
-        tokens = jax.ShapeDtypeStruct(shape, jnp.int32)
-        self._compiled[name, shape] = (
-            self._calls[name].lower(self._arrays, tokens, tokens).compile()
-        )
-        return True
+        with self._locks.setdefault((name, shape), threading.Lock()):
+            if (name, shape) in self._compiled:
+                return False
+            tokens = jax.ShapeDtypeStruct(shape, jnp.int32)
+            lowered = self._calls[name].lower(self._arrays, tokens, tokens)
+            self._compiled[name, shape] = lowered.compile()
+            return True
 
     def __call__(self, name: str, tokens: np.ndarray, mask: np.ndarray) -> Outputs:
         """What a function makes of texts, still on the device; compiled first for a new shape.

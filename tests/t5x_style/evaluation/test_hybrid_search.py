@@ -96,14 +96,15 @@ def test_a_part_is_a_hybrid_of_its_kinds_over_the_same_candidates(model, searche
     part = hybrid_search.HybridPart("part", "hybrid", "weighted", prior)
     whole = system(model, searched)
     suite = EvaluationSuite(corpus, [part, whole], 10)
-    run, made = suite.run("part", "test"), dict(whole._candidates)
+    run, made = suite.run("part", "test"), dict(whole._candidates[suite])
     alone = EvaluationSuite(corpus, [system(model, searched, prior=prior)], 10)
     assert alone.run("hybrid", "test") == run
     facts = alone.systems["hybrid"].facts()
     assert part.facts() == {"part_of": "hybrid", **facts}
     suite.run("hybrid", "test")
-    assert made.keys() == whole._candidates.keys() == {"dev", "test"}
-    assert all(made[split] is whole._candidates[split] for split in made)
+    later = whole._candidates[suite]
+    assert made.keys() == later.keys() == {"dev", "test"}
+    assert all(made[split] is later[split] for split in made)
 
 
 def test_a_part_needs_a_hybrid(model, searched, corpus):

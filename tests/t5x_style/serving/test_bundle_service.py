@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from t5x_style.interfaces.representation import KINDS, Entries
 from t5x_style.retrieval import hybrid, similarity
 from t5x_style.serving import bundle_service, encoded_texts
 from t5x_style.serving.bundle_service import BundleService
+from t5x_style.serving.programs import Programs
 from t5x_style.serving.service import HYBRID, Encoded, RequestError
 from t5x_style.serving.text_tokens import TextTokenizer
 from tests.t5x_style.serving import bundle_kit
@@ -192,6 +194,14 @@ def test_nothing_is_compiled_after_the_warm_up(root) -> None:
         assert service.programs.compiled == before
     finally:
         service.close()
+
+
+def test_threads_compile_a_shape_once(root) -> None:
+    made = Programs(root / "bundle/versions/1/programs")
+    with ThreadPoolExecutor(4) as pool:
+        done = list(pool.map(lambda _: made.compile("embed_query", (3, 7)), range(4)))
+    assert sorted(done) == [False, False, False, True]
+    assert made.compiled == 1
 
 
 @settings(max_examples=200, deadline=None)
