@@ -49,7 +49,8 @@ def search(try_: Callable[[int], Tried], start: int, most: int) -> Found:
     """The largest number up to `most` that fits, to within a sixteenth of it; 0 if none does.
 
     Memory is nearly linear in the number: a line between two sizes says where to look. Where it is
-    not, and two tries in turn do not halve what is left, the middle is next.
+    not, and two tries in turn do not halve what is left, the middle is next; double the number, as
+    long as all fit.
     """
     sizes = {0: 0.0}  # number -> share of the memory that it needs
     low, high, number, slow = 0, None, min(start, most), 0
@@ -62,8 +63,9 @@ def search(try_: Callable[[int], Tried], start: int, most: int) -> Found:
         if low == most or (high is not None and high - low <= step):
             return Found(low, high)
         if high is None:
-            number = min(_crossing(sizes, 0, low, 4 * low), 4 * low, most)
-            number = max(number, min(2 * low, most))
+            least = 2 * low if slow > 1 else low + step
+            number = min(max(_crossing(sizes, 0, low, 4 * low), least), 4 * low, most)
+            slow = slow + 1 if number < 2 * low else 0
             continue
         slow = 0 if left is None or 2 * (high - low) <= left else slow + 1
         middle = (low + high) // 2

@@ -31,7 +31,7 @@ def test_the_search_ends_within_a_sixteenth(start, limit, curve):
         return Tried(number <= limit, 16 * share, 16)
 
     found = m3_batches.search(try_, start, most=1024)
-    assert len(tried) == len(set(tried)) <= (9 if curve == "linear" else 24)
+    assert len(tried) == len(set(tried)) <= (9 if curve == "linear" else 26)
     assert found.fits <= limit and found.fits in (0, *tried)
     if limit == 1024:
         assert found == (1024, None)
