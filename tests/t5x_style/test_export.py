@@ -351,9 +351,9 @@ def with_function(model, monkeypatch, function):
     return dataclasses.replace(model, functions=functions)
 
 
-def test_a_feature_that_ids_cannot_tell_is_named(model, monkeypatch):
+def test_a_feature_that_ids_do_not_give_is_named(model, monkeypatch):
     broken = with_function(model, monkeypatch, lambda group: group["word_starts"])
-    with pytest.raises(ExportError, match="'word_starts', which token ids and a mask cannot"):
+    with pytest.raises(ExportError, match="'word_starts', which token ids and a mask do not give"):
         saved_model.portable(broken)
 
 
