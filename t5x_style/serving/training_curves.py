@@ -130,13 +130,29 @@ def text_of(curves: Curves, most_bytes: int = BYTES) -> str:
         text = _json(dataclasses.replace(curves, trainings=trainings, left_out=left_out))
         if len(text) <= most_bytes:
             return text
-    while len(text) > most_bytes and any(one.curves for one in trainings):
-        longest = max(range(len(trainings)), key=lambda at: len(trainings[at].curves))
-        one = trainings[longest]
-        trainings[longest] = dataclasses.replace(one, curves=one.curves[:-1])
-        left_out += 1
+    while (excess := len(text) - most_bytes) > 0 and any(one.curves for one in trainings):
+        fewer = _fewer_curves(trainings, excess)
+        left_out += sum(map(_curves_of, trainings)) - sum(map(_curves_of, fewer))
+        trainings = fewer
         text = _json(dataclasses.replace(curves, trainings=trainings, left_out=left_out))
     return text
+
+
+def _fewer_curves(trainings: Sequence[Training], excess: int) -> list[Training]:
+    """Without the last curves of the trainings that have most, about `excess` bytes of JSON."""
+    kept = list(map(_curves_of, trainings))
+    while excess > 0 and any(kept):
+        longest = max(range(len(kept)), key=kept.__getitem__)
+        kept[longest] -= 1
+        excess -= len(_dumped(dataclasses.asdict(trainings[longest].curves[kept[longest]])))
+    return [
+        dataclasses.replace(one, curves=one.curves[:most])
+        for one, most in zip(trainings, kept, strict=True)
+    ]
+
+
+def _curves_of(training: Training) -> int:
+    return len(training.curves)
 
 
 def _thinned(training: Training, most: int) -> Training:
@@ -150,8 +166,11 @@ def _thinned(training: Training, most: int) -> Training:
 
 
 def _json(curves: Curves) -> str:
-    content = {"format": FORMAT, **dataclasses.asdict(curves)}
-    return json.dumps(content, separators=(",", ":"), allow_nan=False) + "\n"
+    return _dumped({"format": FORMAT, **dataclasses.asdict(curves)}) + "\n"
+
+
+def _dumped(content: Mapping[str, Any]) -> str:
+    return json.dumps(content, separators=(",", ":"), allow_nan=False)
 
 
 def write(version: Path, curves: Curves | None) -> None:
