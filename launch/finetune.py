@@ -42,6 +42,7 @@ RECIPES = "gin_configs/recipes"
 FOLDS = "folds"  # folder of a run's folds
 KINDS = {"retriever": "finetune", "m3": "finetune_m3", "reranker": "finetune_reranker"}
 TEXT = "finetune_text"  # the recipe of passages without queries
+TEXT_FILE = "corpus.jsonl"  # that it reads
 # Flags that choose another recipe: of which kind, and which
 OPTIONS = {
     "judge": ("retriever", "finetune_judged"),
@@ -49,6 +50,7 @@ OPTIONS = {
     "retriever": ("reranker", "finetune_reranker_dense"),
 }
 _STOPPED_EARLY = -1
+_ROWS = (".jsonl", ".json", ".ndjson", ".csv", ".tsv", ".parquet", ".arrow")
 _ABSOLUTE = re.compile(r"""(?<![\w./-])(?:~[\w.-]*)?/(?:[^/'"\s,]+/)*([^/'"\s,\])}]+)/?""")
 
 
@@ -80,6 +82,12 @@ def _recipe(parser: argparse.ArgumentParser, given: argparse.Namespace) -> str:
     """The recipe's name; a usage error where the data or two flags do not go together."""
     asked = [flag for flag in OPTIONS if getattr(given, flag) is not None]
     name = KINDS[given.kind]
+    if Path(given.data).name.removesuffix(".gz") == TEXT_FILE and Path(given.data).is_file():
+        parser.error(
+            f"--data: {given.data} holds passages alone: expected labelled data, or the folder of "
+            f"this file, {Path(given.data).parent}, which is text without queries if there are no "
+            "labels in it (docs/training_data.md)"
+        )
     if _is_text_alone(Path(given.data)):
         if given.kind != "retriever":
             parser.error(
@@ -218,10 +226,18 @@ def _to_its_end(flags: gin_checks.Flags) -> int:
 
 
 def _is_text_alone(path: Path) -> bool:
-    """Whether a folder has passages, and nothing that names queries."""
-    names = {one.name.removesuffix(".gz") for one in path.iterdir()} if path.is_dir() else set()
-    tables = {name for name in names if Path(name).suffix in (".jsonl", ".csv", ".tsv", ".parquet")}
-    return tables == {"corpus.jsonl"} and "qrels" not in names
+    """Whether a folder has passages, and no file that may hold labels (docs/training_data.md)."""
+    names = _tables(path)
+    return names == {TEXT_FILE} and not _tables(path / "data") and not (path / "qrels").exists()
+
+
+def _tables(folder: Path) -> set[str]:
+    """Names of the files of a folder that are read as rows, without .gz; none where it is absent.
+
+    `dataset_dict.json` and `state.json`, which `datasets` saves, are among them.
+    """
+    names = [one.name.removesuffix(".gz") for one in folder.iterdir()] if folder.is_dir() else []
+    return {name for name in names if Path(name).suffix.lower() in _ROWS}
 
 
 def main() -> None:

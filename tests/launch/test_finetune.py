@@ -6,6 +6,7 @@ from argparse import Namespace
 
 import pytest
 
+from input_pipelines.labelled import table_files
 from launch import cli, finetune
 from t5x_style.configuration import gin_checks
 from t5x_style.workflow import recipe_reader
@@ -30,6 +31,32 @@ def test_the_data_decides_the_recipe(tmp_path):
             "--gin.RUN_DIR='runs/finetune'",
             *command, "--gin.EPOCHS=2", "--dry_run",
         ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "labels",
+    ["train.json", "train.ndjson", "data/train-00000.parquet", "dataset_dict.json", "state.json",
+     "train.csv.gz", "TRAIN.CSV", "qrels/test.tsv", "queries.jsonl"],
+)  # fmt: skip
+def test_labels_of_any_layout_next_to_the_corpus_are_used(tmp_path, labels):
+    (tmp_path / "corpus.jsonl").touch()
+    (tmp_path / "README.md").touch()
+    given = [f"--data={tmp_path}", "--model=m"]
+    assert finetune.arguments(given)[0] == f"{HERE}finetune_text.gin"
+    (tmp_path / labels).parent.mkdir(exist_ok=True)
+    (tmp_path / labels).touch()
+    assert finetune.arguments(given)[0] == f"{HERE}finetune.gin"
+
+
+def test_a_file_of_passages_is_no_labelled_data(tmp_path, capsys):
+    (tmp_path / "corpus.jsonl").touch()
+    with pytest.raises(SystemExit):
+        finetune.arguments([f"--data={tmp_path}/corpus.jsonl", "--model=m"])
+    assert f"or the folder of this file, {tmp_path}" in " ".join(capsys.readouterr().err.split())
+
+
+def test_what_is_read_as_rows_is_what_the_data_are_searched_for():
+    assert set(finetune._ROWS) == set(table_files.ENDINGS)
 
 
 def test_a_reranker_has_a_recipe_and_needs_queries(tmp_path, capsys):
