@@ -64,8 +64,7 @@ def arguments(argv: Sequence[str]) -> list[str]:
     name = _recipe(parser, given)
     _require_folds(parser, given, rest, name)
     macros = {"PUBLISHED": given.model, "CORPUS": given.data, "RUN_DIR": given.run_dir}
-    if name != TEXT:
-        macros["COMMAND"] = _command(given, rest)
+    macros["COMMAND"] = _command(given, rest)
     for flag in ("judge", "retriever"):
         if (folder := getattr(given, flag)) is not None:
             macros[flag.upper()] = folder

@@ -289,6 +289,11 @@ def _ending(code: int) -> str:
 
 def _advice(code: int) -> str:
     """What to do about a stage that ended with that code."""
+    if code == -signal.SIGKILL:
+        return (
+            "the same command tries again; if memory was short, with smaller batches: fewer "
+            "QUERIES or, where the objective has it, ENCODE_CHUNKS=4 (docs/troubleshooting.md)"
+        )
     if code < 0:
         return "the same command tries again"
     return "correct what its message says; the same command then continues with it"

@@ -53,11 +53,11 @@ def report(
       budget: of the recipe, quoted.
       claim: a system; the page says how it does against the evaluation's baseline.
       model_dir: where the files go.
-      over_training: metrics of the trainings, as 'eval/dev/Recall@5', of which the page has a table
-        each, by step.
+      over_training: metrics of the trainings, of which the page has a table each, by step: as
+        logged, 'eval/dev/Recall@5', or as `train.train.development_metric`, 'dev/Recall@5'.
       further: more of such metrics.json, of which the page has the tables, too.
       bag: name of the system without layers, if there is one.
-      development_metric: of the trainings, that is drawn against seconds, as 'eval/dev/MRR@10';
+      development_metric: of the trainings, that is drawn against seconds, named in the same way;
         None: the one that most of them logged.
       recipe: gin file of the recipe, for the commands that the page prints; None: those that need
         it are left out.
@@ -76,7 +76,10 @@ def report(
     stages = report_tables.stages([evaluation, *trainings.values(), *further])
     curves = report_curves.read(trainings)
     lines = {name: one.lines for name, one in curves.items()}
-    metric = development_metric or report_curves.development_metric(curves)
+    if development_metric is not None:
+        metric: str | None = report_curves.logged_name(development_metric)
+    else:
+        metric = report_curves.development_metric(curves)
     if metric is not None and not any(one.points(metric) for one in curves.values()):
         raise ValueError(
             f"report.development_metric: none of the trainings {sorted(trainings)} logged "
@@ -94,7 +97,9 @@ def report(
         results, compare(tested, claim), list(trainings), report_tables.times(stages, budget),
         advice, report_curves.caption(curves, metric, marks),
     )  # fmt: skip
-    text += "".join(report_tables.by_step(one, lines) for one in over_training)
+    text += "".join(
+        report_tables.by_step(report_curves.logged_name(one), lines) for one in over_training
+    )
     for path in further:
         text += "\n".join(["", *tables(json.loads(Path(path).read_text(encoding="utf-8")))])
     if opening is not None:

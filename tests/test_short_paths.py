@@ -35,7 +35,7 @@ SETTINGS = {
     "retromae_text": [one for one in [*COMMON, *PRETRAINING] if "BAG" not in one],
     "retromae_published": [*COMMON, *PRETRAINING[1:]],
     # Texts of so few words nearly repeat each other.
-    "finetune": [*COMMON, "division.SplitRules.leaks=drop"],
+    "finetune": [*COMMON, "LEAKS=drop"],
     "untouched": ["prepare.prepare.workers=1"],
 }
 

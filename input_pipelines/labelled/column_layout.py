@@ -137,7 +137,7 @@ def mapped(columns: Sequence[str], wanted: Mapping[str, str | Sequence[str]], pa
     absent = [name for name in (*others.values(), *negatives) if name not in columns]
     if unknown or absent or not {"query", "positive"} <= set(others):
         raise LayoutError(
-            f"{path}: columns={dict(wanted)}: expected names of columns for 'query' and "
+            f"{path}: COLUMNS={dict(wanted)}: expected names of columns for 'query' and "
             f"'positive', and, where there are some, for {list(ROLES[2:])}; "
             f"the file has {list(columns)}"
             + (f", not {absent}" if absent else "")
@@ -170,6 +170,6 @@ def recognise(columns: Sequence[str], path: str) -> Columns | None:
         raise LayoutError(
             f"{path}: columns {query!r}, {positive!r}: expected the query first and the passage "
             "second, and by their names they are swapped. Write the columns in that order, or name "
-            f"them: columns={{'query': {positive!r}, 'positive': {query!r}}}"
+            f"them: COLUMNS=\"{{'query': {positive!r}, 'positive': {query!r}}}\""
         )
     return Columns(query, positive, tuple(texts[2:]), score, query_id, positive_id)

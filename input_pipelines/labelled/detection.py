@@ -106,7 +106,7 @@ def open_labelled(
         if corpus or columns:
             raise LayoutError(
                 f"{path} is a BEIR folder, which has its own corpus.jsonl and no columns; found "
-                f"corpus={corpus!r}, columns={dict(columns or {})}. Leave them out"
+                f"LABELLED_CORPUS={corpus!r}, COLUMNS={dict(columns or {})}. Leave them out"
             )
         return beir_layout.BeirFolder(path, max_line_bytes)
     if corpus:
@@ -129,8 +129,8 @@ def _layout(path: str, columns: ColumnNames, max_line_bytes: int) -> RowLayout:
     if found is None:
         raise LayoutError(
             f"{path}: expected {_KNOWN}; found the columns {names[:20]}. Rename them, or say "
-            "which is which: columns={'query': NAME, 'positive': NAME}, and 'negative': [NAME] "
-            "and 'score': NAME where there are some"
+            "which is which: COLUMNS=\"{'query': 'NAME', 'positive': 'NAME'}\", and 'negative': "
+            "['NAME'] and 'score': 'NAME' where there are some"
         )
     return found
 

@@ -120,7 +120,7 @@ def divide(
     if not parts["train"]:
         raise LayoutError(
             f"expected training queries, found {_counts(splits)}. Name a file or split 'train', or "
-            "divide all queries again: keep_given=False"
+            "divide all queries again: KEEP_GIVEN=False"
         )
     return _divided(Division(parts, splits, near, dropped, "given", notes), relevant, rules)
 
@@ -166,12 +166,12 @@ def _leaking(
         raise LayoutError(
             f"{len({b for _, b in tested})} test queries are training queries, too, or share "
             f"{rules.near_duplicate:.0%} of their words with one: {shown}. Remove them from one "
-            "side, or leave the training queries out: leaks='drop'"
+            "side, or leave the training queries out: LEAKS=drop"
         )
     if rules.leaks == "drop":
         return sorted({a for a, b in pairs if a in train and b in test | dev}), []
     chosen = len({b for a, b in pairs if a in train and b in dev})
-    note = f"{chosen} development queries are training queries, too, or nearly: leaks='drop'"
+    note = f"{chosen} development queries are training queries, too, or nearly: LEAKS=drop"
     return [], [note] if chosen else []
 
 
@@ -179,7 +179,7 @@ def _require_undivided(splits: Mapping[str, set[str]]) -> None:
     if splits:
         raise LayoutError(
             f"folds divide all queries, and the data has the splits {_counts(splits)}, which are "
-            "kept. Divide all queries again with keep_given=False, or leave folds out"
+            "kept. Divide all queries again with KEEP_GIVEN=False, or leave folds out"
         )
 
 

@@ -9,7 +9,7 @@ from input_pipelines.labelled.gathering import Labelled
 LONGER = 3.0  # times the median passage: queries that are probably passages
 _MEANT = (
     "If queries are meant to be longer than what they find, name the columns: "
-    "columns={'query': NAME, 'positive': NAME}"
+    "COLUMNS=\"{'query': 'NAME', 'positive': 'NAME'}\""
 )
 
 

@@ -18,12 +18,14 @@ class Relevance:
       negatives: query -> the passages that do not answer it, of the same queries.
       unanswered: queries that are left out.
       rule: which labels count as relevant, for the report.
+      least: label of a relevant passage at least.
     """
 
     relevant: Mapping[str, Mapping[str, int]]
     negatives: Mapping[str, list[str]]
     unanswered: int
     rule: str
+    least: float
 
 
 def decide(labels: Mapping[str, Mapping[str, float]], positive_from: float | None) -> Relevance:
@@ -43,13 +45,12 @@ def decide(labels: Mapping[str, Mapping[str, float]], positive_from: float | Non
     if positive_from is None and not whole:
         positive_from = _middle(values)
     if positive_from is None:
-        rule = "labels above 0"
+        rule, least = "labels above 0", 1.0
 
         def degree(label: float) -> int:
             return max(0, int(label))
     else:
-        least = positive_from
-        rule = f"scores from {least:g}"
+        rule, least = f"scores from {positive_from:g}", positive_from
 
         def degree(label: float) -> int:
             return int(label >= least)
@@ -62,13 +63,14 @@ def decide(labels: Mapping[str, Mapping[str, float]], positive_from: float | Non
     if not answered:
         raise LayoutError(
             f"expected relevant passages, found none: {rule} count, and labels are between "
-            f"{min(values, default=0):g} and {max(values, default=0):g}. Set positive_from"
+            f"{min(values, default=0):g} and {max(values, default=0):g}. Set "
+            "POSITIVE_FROM, the least score that is relevant"
         )
     negatives = {
         query: [name for name in labels[query] if name not in judged]
         for query, judged in answered.items()
     }
-    return Relevance(answered, negatives, len(relevant) - len(answered), rule)
+    return Relevance(answered, negatives, len(relevant) - len(answered), rule, least)
 
 
 def _middle(values: set[float]) -> float:
@@ -77,5 +79,5 @@ def _middle(values: set[float]) -> float:
     raise LayoutError(
         f"scores are between {min(values):g} and {max(values):g}, and not whole numbers: expected "
         "labels 1 and 0, grades, or scores between 0 and 1, of which 0.5 and more are relevant. "
-        "Say which are: positive_from=NUMBER"
+        "Say which are: POSITIVE_FROM=NUMBER"
     )

@@ -17,14 +17,15 @@ class Example:
     """A row as it was parsed; texts are cut.
 
     Attributes:
-      query, positive: texts.
-      negatives: the first two texts.
+      query: its text.
+      positive: text of the first relevant passage; None: the row has none.
+      negatives: the first two texts of the others.
       more_negatives: how many there are besides.
-      score: of the pair, where it is no plain positive.
+      score: of the positive, or of the first negative where there is none; None for a plain 1 or 0.
     """
 
     query: str
-    positive: str
+    positive: str | None
     negatives: Sequence[str]
     more_negatives: int
     score: float | None
@@ -139,7 +140,7 @@ def read(
         rule=decided.rule,
         warnings=warnings,
         bad_records=dict(bad.counts),
-        examples=_examples(source, found.examples),
+        examples=_examples(source, found.examples, decided.least),
     )
     return Read(found, decided, understood)
 
@@ -149,8 +150,8 @@ def is_taught(found: Labelled, query: str) -> bool:
     return found.labels[query].keys() == found.teacher.get(query, {}).keys()
 
 
-def _examples(source: LabelledSource, rows: Sequence[Row]) -> list[Example]:
-    """Looks up the texts of passages that rows have by id."""
+def _examples(source: LabelledSource, rows: Sequence[Row], least: float) -> list[Example]:
+    """Looks up the texts of passages that rows have by id; from the label `least` on relevant."""
     wanted = {one.passage.id for row in rows for one in row.judged if not one.passage.text}
     ignored = BadRecords.counted_before()
     texts = {}
@@ -159,15 +160,16 @@ def _examples(source: LabelledSource, rows: Sequence[Row]) -> list[Example]:
     out = []
     for row in rows:
         shown = [(one.passage.text or texts[one.passage.id], one.label) for one in row.judged]
-        positive, label = next(pair for pair in shown if pair[1] > 0)
-        negatives = [_cut(text) for text, of in shown if of <= 0]
+        relevant = [pair for pair in shown if pair[1] >= least]
+        negatives = [_cut(text) for text, label in shown if label < least]
+        label = (relevant or shown)[0][1]
         out.append(
             Example(
                 query=_cut(row.query.text),
-                positive=_cut(positive),
+                positive=_cut(relevant[0][0]) if relevant else None,
                 negatives=negatives[:2],
                 more_negatives=max(0, len(negatives) - 2),
-                score=None if label == 1 else label,
+                score=None if label in (0, 1) else label,
             )
         )
     return out
@@ -180,8 +182,12 @@ def _cut(text: str) -> str:
 
 def _shown(number: int, example: Example) -> list[str]:
     score = "" if example.score is None else f" (score {example.score:g})"
-    lines = [f"{number}. query     {example.query}", f"   positive  {example.positive}{score}"]
+    lines = [f"{number}. query     {example.query}"]
+    if example.positive is not None:
+        lines.append(f"   positive  {example.positive}{score}")
     lines += [f"   negative  {text}" for text in example.negatives]
+    if example.positive is None:
+        lines[1] += score
     if example.more_negatives:
         lines.append(f"             and {example.more_negatives} more")
     return lines

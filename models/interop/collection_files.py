@@ -1,6 +1,7 @@
 """List the data files of a training, for its model card: a folder in BEIR's layout."""
 
 import dataclasses
+import gzip
 import hashlib
 import json
 from collections.abc import Iterator
@@ -28,23 +29,24 @@ def files(folder: str) -> list[File]:
     """The files of a collection that are there: passages, queries, and who answers which query.
 
     Args:
-        folder: with corpus.jsonl, queries.jsonl and `qrels/<split>.tsv`.
+        folder: with corpus.jsonl and, unless it is text alone, queries.jsonl and
+            `qrels/<split>.tsv`; the first two may be gzipped (.gz).
 
     Raises:
-        FileNotFoundError: there is no corpus.jsonl or no queries.jsonl.
+        FileNotFoundError: there is no corpus.jsonl, or judgements without queries.jsonl.
     """
     root = Path(folder)
-    found = [_lines(root, "corpus.jsonl", "passages"), _lines(root, "queries.jsonl", "queries")]
+    found = [_lines(root, "corpus.jsonl", "passages")]
+    if (root / "qrels").is_dir() or _stored(root / "queries.jsonl").is_file():
+        found.append(_lines(root, "queries.jsonl", "queries"))
     found += [_judged(root, split) for split in _SPLITS if _qrels(root, split).is_file()]
     return found
 
 
 def _lines(root: Path, name: str, what: str) -> File:
-    digest, count = hashlib.sha256(), 0
-    for line in _read(root / name):
-        digest.update(line)
-        count += bool(line.strip())
-    return File(name, f"{count:,} {what}", digest.hexdigest())
+    path = _stored(root / name)
+    count = sum(bool(line.strip()) for line in _read(path))
+    return File(path.name, f"{count:,} {what}", _sha256(path))
 
 
 def _judged(root: Path, split: str) -> File:
@@ -64,9 +66,24 @@ def _qrels(root: Path, split: str) -> Path:
     return root / f"qrels/{split}.tsv"
 
 
+def _stored(path: Path) -> Path:
+    """A file, or its gzipped form where that is what is there."""
+    packed = path.with_name(f"{path.name}.gz")
+    return packed if not path.is_file() and packed.is_file() else path
+
+
 def _read(path: Path) -> Iterator[bytes]:
+    if path.suffix == ".gz":
+        with gzip.open(path) as packed:
+            yield from packed
+    else:
+        with path.open("rb") as file:
+            yield from file
+
+
+def _sha256(path: Path) -> str:
     with path.open("rb") as file:
-        yield from file
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def division(report: str | None) -> list[str]:

@@ -103,13 +103,23 @@ def require_pairs(config: TokenEncoderConfig, tokenizer: Path) -> None:
             "its sequence classification has another head than BERT's pooler and classifier, which "
             "ours has."
         )
-    backend = tokenizers.Tokenizer.from_file(str(tokenizer / "tokenizer.json"))
+    require_joined_pairs(tokenizer / "tokenizer.json", config.type_vocab)
+
+
+def require_joined_pairs(file: Path, types: int) -> None:
+    """Raises ExportError unless a tokenizer.json joins two texts as our re-ranker does.
+
+    Args:
+        file: tokenizer.json.
+        types: of tokens that the encoder has; with 1 they make no difference.
+    """
+    backend = tokenizers.Tokenizer.from_file(str(file))
     one, pair = backend.encode("a"), backend.encode("a", "a")
-    ids, types = one.ids + one.ids[1:], [0] * len(one.ids) + [1] * (len(one.ids) - 1)
-    if pair.ids != ids or (config.type_vocab > 1 and pair.type_ids != types):
+    ids, expected = one.ids + one.ids[1:], [0] * len(one.ids) + [1] * (len(one.ids) - 1)
+    if pair.ids != ids or (types > 1 and pair.type_ids != expected):
         raise ExportError(
-            f"{tokenizer / 'tokenizer.json'}: a re-ranker's pairs are [CLS] query [SEP] passage "
-            f"[SEP]: expected the ids {ids} with the types {types} for the pair of 'a' and 'a', "
+            f"{file}: a re-ranker's pairs are [CLS] query [SEP] passage "
+            f"[SEP]: expected the ids {ids} with the types {expected} for the pair of 'a' and 'a', "
             f"found {pair.ids} with {pair.type_ids}. Use a tokenizer whose post_processor joins "
             "pairs like BERT's."
         )

@@ -294,9 +294,10 @@ def _limits(facts: Facts) -> Iterable[str]:
         "cannot be given."
     )
     compared = "the order that it changes" if facts.reranker else "the encoder it started from"
+    measured = "" if facts.verdict.others else ", and no other collection was measured"
     yield (
         "The results are those of the queries and passages above. On texts of another kind it may "
-        f"be worse than {compared}."
+        f"be worse than {compared}{measured}."
     )
     theirs = facts.published.get("license")
     if theirs and theirs != facts.licence["license"]:

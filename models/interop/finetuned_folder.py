@@ -49,7 +49,7 @@ def finetuned_folder(
     vocabulary: Vocabulary,
     tokenizer: str,
     published: str,
-    verdict: str,
+    verdict: str | None,
     corpus: str,
     report: str | None,
     command: str,
@@ -65,7 +65,8 @@ def finetuned_folder(
         model_dir: stage folder.
         checkpoint, weights, config, vocabulary, tokenizer: see `export_hf.export`.
         published: folder that the training started from; what it says besides its weights is kept.
-        verdict: file of the verdict on this model.
+        verdict: file of the verdict on this model; None: it was trained without queries, so that
+            nothing was measured.
         corpus: the collection, in BEIR's layout, that the model was trained on.
         report: how labelled data became that collection; None where the user gave the collection.
         command: with which all this was made, for the card.
@@ -89,7 +90,10 @@ def finetuned_folder(
         KeptFilesError: see `kept_files.keep`.
     """
     check(published, licence, kind)
-    found = verdict_lib.Verdict.load(verdict)
+    if verdict is None:
+        found = verdict_lib.unmeasured(Path(corpus).name)
+    else:
+        found = verdict_lib.Verdict.load(verdict)
     if verdict_lib.withheld(found, force, WRITTEN, model_dir):
         return {"card": verdict_lib.NOTICE}
     contract = Contract.load(checkpoint)
@@ -129,6 +133,7 @@ def check(published: str, licence: str | None, kind: str) -> None:
     Raises:
         LicenceError: see `licences.chosen`.
         ValueError: another kind; or a re-ranker of an encoder that cannot be written as one.
+        ExportError: the tokenizer joins pairs in another way than our re-ranker.
     """
     licences.chosen(published, licence)
     if kind not in KINDS:
@@ -144,6 +149,9 @@ def check(published: str, licence: str | None, kind: str) -> None:
                 "ours, so that the result could not be written for other libraries. Take another "
                 "encoder"
             )
+        tokenizer = Path(published) / "tokenizer.json"
+        if tokenizer.is_file():  # from other files the tokenizer is made as BERT's
+            export_checks.require_joined_pairs(tokenizer, int(fields.get("type_vocab_size", 2)))
 
 
 def base_name(published: str) -> str:

@@ -262,6 +262,7 @@ ADDED: Mapping[str, str] = {
     "report.report.opening": "None",
     "export.export.verdict": "None",
     "verdict.verdict.long_passages": "None",
+    "verdict.verdict.measured": "None",
     "verdict.verdict.corpus": "None",
     "export.export.force": "False",
     "export.export.hybrid": "None",

@@ -26,7 +26,7 @@ from t5x_style.retrieval import beir_collection
 
 # The jobs of this module. Raise `version` when the same settings and inputs give other outputs.
 JOBS = {
-    "verdict": {"name": "verdict", "version": 3, "outputs": ["page", "verdict"], "check": "check"}
+    "verdict": {"name": "verdict", "version": 4, "outputs": ["page", "verdict"], "check": "check"}
 }
 LEAST_QUERIES = 200  # with fewer, a difference of two systems is hardly ever significant
 LEAST_GROUPS = 50  # resampling fewer gives intervals that are too narrow
@@ -63,6 +63,7 @@ def verdict(
     seed: int = 0,
     long_passages: LongTexts | None = None,
     corpus: str | None = None,
+    measured: Sequence[str] | None = None,
 ) -> dict[str, str]:
     """Writes verdict.json and verdict.md, and prints the verdict.
 
@@ -70,6 +71,7 @@ def verdict(
     "p", "queries": {split: n}, "passages", "systems": {system: {metric: {"value", "low", "high"}}},
     "parts": {"shared" | "apart": {"n", "systems": {system: value}, "difference", "low", "high"}},
     "others": {collection: {"queries", "passages", "systems", "difference", "low", "high"}},
+    "not_elsewhere": true where other collections could have been measured and none was given,
     "interpolation": share or null, "suspects": report.json of `suspects` or null, "data": {"name",
     "sha256"}}; where short vectors were measured, "short": as "others", by their length; and,
     where test queries ask for passages of which the model may not read all, "long": {"tokens",
@@ -84,13 +86,14 @@ def verdict(
       model_dir: where both files go.
       suspects: report.json of `t5x_style.suspects`; None: nobody looked for wrong pairs.
       interpolation: interpolation.json; None: the tuned weights are as trained.
-      others: scores.json of `forgetting` of both systems, by their names; {}: nothing was measured
-        elsewhere.
+      others: scores.json of `forgetting` of both systems, by their names; {}: nothing can be
+        measured elsewhere.
       short: scores.json of `evaluate_short_vectors` of both systems, in the same way.
       samples: of the bootstrap.
       seed: of the bootstrap.
       long_passages: those that the model may not have read to their end; None: nobody asked.
       corpus: folder of the labelled collection, for the judgements; needed with `long_passages`.
+      measured: metrics that the evaluation will have, for `check`; None: not known before it.
 
     Returns:
       {"verdict": verdict.json, "page": verdict.md}.
@@ -99,7 +102,7 @@ def verdict(
       ValueError: the evaluation lacks a system or the metric, or has another baseline;
         `long_passages` comes without `corpus`.
     """
-    check(metric)
+    check(metric, measured)
     if long_passages is not None and corpus is None:
         raise ValueError("verdict.corpus: expected a folder, which long_passages needs")
     results, data = _read(evaluation), _read(collection)
@@ -107,10 +110,12 @@ def verdict(
     def compared(files: Mapping[str, str], where: str) -> dict[str, Any]:
         return score_files.compared(files, tuned, original, metric, samples, seed, where)
 
+    elsewhere = compared(others, "verdict.others")
     found = record(
         results, _read(per_query), data, tuned, original, metric, samples, seed, path=evaluation
     ) | {
-        "others": compared(others, "verdict.others"),
+        "others": elsewhere,
+        "not_elsewhere": bool(others) and not elsewhere,
         "interpolation": _read(interpolation)["share"] if interpolation else None,
         "suspects": _read(suspects) if suspects else None,
     }
@@ -174,9 +179,19 @@ def write(folder: Path, found: Report, data: Report) -> None:
     print(found["line"], flush=True)
 
 
-def check(metric: str) -> None:
-    """Check arguments before `verdict` runs; MetricError for an unknown metric."""
+def check(metric: str, measured: Sequence[str] | None) -> None:
+    """Check arguments before `verdict` runs.
+
+    Raises:
+      MetricError: an unknown metric.
+      ValueError: a metric that the evaluation will not have.
+    """
     ranking.measure(metric)
+    if measured is not None and metric not in measured:
+        raise ValueError(
+            f"verdict.metric: expected one of those that the evaluation measures, "
+            f"{list(measured)}, found {metric!r}. Add it to them: METRICS={[*measured, metric]}"
+        )
 
 
 def decide(

@@ -37,6 +37,7 @@ def page(verdict: Report, collection: Report) -> str:
         *_parts(verdict, verdict["parts"], _TRAINED),
         *_long(verdict),
         *_measured(verdict, "others", "{metric} on collections that nothing was trained on"),
+        *_not_elsewhere(verdict),
         *_measured(verdict, "short", "{metric} by number of dimensions kept"),
         *_mixture(verdict),
         *_suspects(verdict),
@@ -122,6 +123,16 @@ def _measured(verdict: Report, key: str, head: str) -> list[str]:
         rows.append([f"{name} ({found['queries']} queries)", *values, _difference(found)])
     heads = [head.format(metric=metric), *_pair(verdict), "difference"]
     return _table(heads, rows) if rows else []
+
+
+def _not_elsewhere(verdict: Report) -> list[str]:
+    if not verdict.get("not_elsewhere"):
+        return []
+    return [
+        "**Nothing was measured on other collections**, so that this page does not know what the "
+        "training lost there: `OTHER_COLLECTIONS=\"['path/to/a/BEIR/folder']\"`.",
+        "",
+    ]
 
 
 def _mixture(verdict: Report) -> list[str]:

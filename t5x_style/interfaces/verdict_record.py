@@ -126,6 +126,16 @@ class Verdict:
             ) from error
 
 
+def unmeasured(data: str) -> Verdict:
+    """The verdict on an encoder that was trained without queries; `data` is the text's name."""
+    return Verdict(
+        line="VERDICT no verdict: the text has no queries, so nothing was measured.",
+        verdict=NO_VERDICT, metric="", difference=None, p=None, system="finetuned",
+        baseline="untouched", queries={}, passages=0, systems={}, others={}, short={},
+        interpolation=None, data={"name": data},
+    )  # fmt: skip
+
+
 def _fields(path: Path) -> dict[str, Any]:
     try:
         return dict(json.loads(path.read_text(encoding="utf-8")))

@@ -244,7 +244,8 @@ def _rising(situation: Situation) -> Iterator[str]:
             if growth > RISING:
                 yield (
                     f"`{name}` was still learning when it ended: {situation.curve} grew by "
-                    f"{growth:.0%} in the last quarter. Give it a larger BUDGET."
+                    f"{growth:.0%} in the last quarter. Run the same command with a larger BUDGET, "
+                    "such as BUDGET=3; if it sets STEPS, with more of them."
                 )
 
 

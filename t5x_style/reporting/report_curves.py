@@ -86,6 +86,15 @@ def continued(version: Version) -> set[str]:
     return found
 
 
+def logged_name(metric: str) -> str:
+    """The name that a training logs a metric by, given that or the evaluator's.
+
+    >>> logged_name("dev/MRR@10"), logged_name("train/loss")
+    ('eval/dev/MRR@10', 'train/loss')
+    """
+    return metric if metric.startswith(("train/", "eval/")) else f"eval/{metric}"
+
+
 def development_metric(trainings: Mapping[str, Training]) -> str | None:
     """The development metric that most trainings logged; of equal ones the first logged."""
     count: dict[str, int] = {}

@@ -133,7 +133,7 @@ def test_three_representations_are_one_search(place: Path) -> None:
     published_folders.corpus(place / "elsewhere")
     more = [f"OTHER_COLLECTIONS=['{place}/elsewhere']", "VECTOR_SIZE=8", "EVALUATIONS=2"]
     more += ["m3/LEARNING_RATE=1e-3", "STEPS=300", "MAX_SCORE_RATIO=0.0"]
-    more += ["division.SplitRules.leaks=drop"]  # some queries have the same words in another order
+    more += ["LEAKS=drop"]  # some queries have the same words in another order
     finished(start(place, "words", "m3_run", "prompted", "--kind=m3", *more))
     found, folder = verdict(place, "m3_run"), place / "m3_run/run"
     assert found["verdict"] == "better" and found["system"] == "m3_all", found["line"]

@@ -162,6 +162,19 @@ def test_scores_of_pairs(
     assert found.understood.unanswered == 2 - len(found.relevance.relevant)
 
 
+def test_an_example_calls_positive_what_counts_as_relevant(tmp_path: Path) -> None:
+    scores = [("q1", "p1", 0.2), ("q2", "p2", 0.9), ("q3", "p3", 1.0), ("q2", "p4", 0.1)]
+    rows = [{"query": q, "doc": p, "score": s} for q, p, s in scores]
+    found, _ = read(files.lines(tmp_path / "a.jsonl", rows))
+    lines = found.understood.text().splitlines()
+    first = lines.index("1. query     q1")
+    assert lines[first:] == [
+        "1. query     q1", "   negative  p1 (score 0.2)",
+        "2. query     q2", "   positive  p2 (score 0.9)",
+        "3. query     q3", "   positive  p3",
+    ]  # fmt: skip
+
+
 def test_order_decides_and_a_mapping_overrides_it(tmp_path: Path) -> None:
     rows = [{"a": f"short {i}", "b": f"a longer text {i}", "c": f"x{i}"} for i in range(3)]
     path = files.table(tmp_path / "two.csv", [{k: row[k] for k in "ab"} for row in rows])

@@ -45,7 +45,7 @@ def shared_paragraphs(question: str) -> Rows:
 def test_columns_that_are_swapped_by_their_names(rows: Rows, tmp_path: Path) -> None:
     path = files.table(tmp_path / "a.csv", rows)
     first, second = list(rows[0])[:2]
-    advice = f"columns={{'query': '{second}', 'positive': '{first}'}}"
+    advice = f"COLUMNS=\"{{'query': '{second}', 'positive': '{first}'}}\""
     refused(path, "a.csv: columns", "swapped", advice)
     found = read(path, columns={"query": second, "positive": first})
     assert set(found.labelled.queries.values()) == {f"q {i}" for i in range(4)}
@@ -62,7 +62,7 @@ def test_columns_that_are_swapped_by_what_they_hold(
     rows: Rows, evidence: str, tmp_path: Path
 ) -> None:
     path = files.table(tmp_path / "a.csv", rows)
-    refused(path, "seem to be swapped", "in the median a query has", evidence, "columns={'query'")
+    refused(path, "seem to be swapped", "in the median a query has", evidence, "COLUMNS=\"{'query'")
     found = read(path, columns={"query": "a", "positive": "b"})
     assert "queries are long" in found.understood.warnings[0]
     assert "warning: queries are long" in found.understood.text()
@@ -79,7 +79,7 @@ def test_long_queries_alone_are_a_warning(tmp_path: Path) -> None:
     [
         (pairs(3, query="q {}", title="t {}", passage="p {}"), ["['query', 'title', 'passage']"]),
         (pairs(3, text="t {}"), ["expected ',' between columns"]),
-        (pairs(3, id="{}", query="q {}", label="1"), ["['id', 'query', 'label']", "columns={"]),
+        (pairs(3, id="{}", query="q {}", label="1"), ["['id', 'query', 'label']", "COLUMNS="]),
         (
             pairs(3, negative="n {}", query="q {}"),
             ["['negative', 'query']", "sentence-transformers"],
@@ -179,7 +179,7 @@ def test_lists_that_do_not_fit(extra: dict[str, object], tmp_path: Path) -> None
 
 def test_scores_whose_meaning_is_unknown(tmp_path: Path) -> None:
     rows = pairs(4, query="q {}", passage="p {}", score="-{}.5")
-    refused(files.table(tmp_path / "a.csv", rows), "between -3.5 and -0.5", "positive_from=NUMBER")
+    refused(files.table(tmp_path / "a.csv", rows), "between -3.5 and -0.5", "POSITIVE_FROM=NUMBER")
     rows = pairs(4, query="q {}", passage="p {}", score="0")
     refused(files.table(tmp_path / "b.csv", rows), "expected relevant passages, found none")
 

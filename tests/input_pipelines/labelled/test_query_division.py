@@ -171,7 +171,7 @@ def test_a_test_query_in_training_is_refused_or_dropped() -> None:
     where["test0"]["train"] = "a.csv:9"
     with pytest.raises(LayoutError) as raised:
         divide(queries, relevant, where, SplitRules())
-    for word in ("2 test queries", "(train7:1)", "(test2:1)", "(a.csv:9)", "leaks='drop'"):
+    for word in ("2 test queries", "(train7:1)", "(test2:1)", "(a.csv:9)", "LEAKS=drop"):
         assert word in str(raised.value)
     made = divide(queries, relevant, where, SplitRules(leaks="drop"))
     assert made.dropped == ["test0", "train7"]
@@ -195,7 +195,7 @@ def test_no_training_queries_and_folds_of_given_splits() -> None:
     queries, relevant, where = given_splits(test=40)
     with pytest.raises(LayoutError, match=r"expected training queries, found \{'test': 40\}"):
         divide(queries, relevant, where, SplitRules())
-    with pytest.raises(LayoutError, match="folds divide all queries.*keep_given=False"):
+    with pytest.raises(LayoutError, match="folds divide all queries.*KEEP_GIVEN=False"):
         divide(queries, relevant, where, SplitRules(folds=5))
     made = divide(queries, relevant, where, SplitRules(folds=5, keep_given=False))
     assert len(made.parts["test"]) == 8

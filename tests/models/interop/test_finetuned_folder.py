@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tokenizers
 from flax import nnx
 
 from input_pipelines.tokenizers import import_tokenizer, question_tokens
@@ -288,6 +289,18 @@ def test_a_model_of_another_kind_is_refused(plain, tmp_path):
     folders.write(tmp_path / "other/config.json", config | {"model_type": "roberta"})
     with pytest.raises(ValueError, match="encoder of BERT's family for a re-ranker, found 'rob"):
         finetuned_folder.check(str(tmp_path / "other"), "mit", "reranker")
+
+
+def test_a_tokenizer_that_joins_pairs_otherwise_is_refused_before_the_training(plain, tmp_path):
+    other = shutil.copytree(plain.published, tmp_path / "other")
+    finetuned_folder.check(str(other), "mit", "reranker")
+    file = other / "tokenizer.json"
+    backend = tokenizers.Tokenizer.from_file(str(file))
+    backend.post_processor = tokenizers.processors.RobertaProcessing(("[SEP]", 3), ("[CLS]", 2))
+    backend.save(str(file))
+    with pytest.raises(ExportError, match=r"other/tokenizer.json: a re-ranker's pairs are \[CLS\]"):
+        finetuned_folder.check(str(other), "mit", "reranker")
+    finetuned_folder.check(str(other), "mit", "retriever")
 
 
 def test_without_a_licence_nothing_is_written(plain, tmp_path):

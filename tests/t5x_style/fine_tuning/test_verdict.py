@@ -196,6 +196,22 @@ def test_other_collections_and_the_share_are_on_the_page(tmp_path):
     assert found["interpolation"] == 0.25 and "25% those of the training and 75% those" in page
 
 
+def test_the_page_says_that_nobody_measured_other_collections(tmp_path):
+    none = write(tmp_path, "none.json", {})
+    found, page = judged(tmp_path, HIGH, LOW, others={"untouched": none, "finetuned": none})
+    assert found["others"] == {} and "**Nothing was measured on other collections**" in page
+    _, page = judged(tmp_path / "reranker", HIGH, LOW)  # which nothing can be measured of elsewhere
+    assert "other collections" not in page
+
+
+def test_a_metric_that_is_not_measured_is_refused_early():
+    verdict.check("nDCG@20", None)
+    with pytest.raises(
+        ValueError, match=r"found 'nDCG@20'. Add it .* METRICS=\['MRR@10', 'nDCG@20"
+    ):
+        verdict.check("nDCG@20", ["MRR@10"])
+
+
 def test_shorter_vectors_are_on_the_page(tmp_path):
     def measured(name, values):
         one = {
