@@ -56,7 +56,7 @@ def test_the_command_line_has_the_command():
     assert cli.python_arguments(words) == ["-m", "launch.serve", *words[1:]]
 
 
-def test_a_run_is_served_by_a_bundle_of_its_present_search(tmp_path, monkeypatch):
+def test_a_run_is_served_by_a_bundle_of_its_present_search(tmp_path, monkeypatch, capsys):
     made = bundle_kit.publish(tmp_path)  # of nothing that is known
     assert serve.bundle(str(made)) == made
     monkeypatch.setattr(searcher, "origin", lambda run: "now")
@@ -70,6 +70,10 @@ def test_a_run_is_served_by_a_bundle_of_its_present_search(tmp_path, monkeypatch
 
     monkeypatch.setattr(serve.subprocess, "run", run)
     monkeypatch.setattr(bundle, "origin", lambda folder: "before")
+    monkeypatch.setattr(bundle, "changes", lambda folder: 2)
+    assert serve.bundle(str(tmp_path)) == made
+    assert done == [] and "--discard_changes" in capsys.readouterr().err
+    monkeypatch.setattr(bundle, "changes", lambda folder: 0)
     assert serve.bundle(str(tmp_path)) == made
     assert [command[-1] for command in done] == [f"--bundle={tmp_path}"]
 

@@ -1,6 +1,7 @@
 """Exact search, publishing, encoding and the embeddings folder."""
 
 import dataclasses
+import threading
 
 import jax
 import jax.numpy as jnp
@@ -131,6 +132,26 @@ def test_an_interrupted_publish_leaves_the_last_version(tmp_path):
     assert versioned_folder.published(tmp_path) == [2, 3]
     assert (versioned_folder.current(tmp_path) / "file").read_text() == "three"
     assert not list(tmp_path.glob("versions/*.tmp"))
+
+
+def test_a_second_writer_waits_and_leaves_the_files_of_the_first(tmp_path, monkeypatch):
+    waits = threading.Event()
+    monkeypatch.setattr(versioned_folder, "_waiting", lambda folder: waits.set())
+
+    def write():
+        with versioned_folder.new_version(tmp_path, {}, keep=2) as version:
+            (version / "file").write_text("two")
+
+    second = threading.Thread(target=write)
+    with versioned_folder.new_version(tmp_path, {}, keep=2) as version:
+        (version / "file").write_text("one")
+        second.start()
+        assert waits.wait(10)
+        assert (version / "file").read_text() == "one"
+    second.join()
+    texts = [(tmp_path / f"versions/{one}/file").read_text() for one in (1, 2)]
+    assert texts == ["one", "two"]
+    assert not list(tmp_path.rglob("*.lock"))
 
 
 def test_a_kill_between_rename_and_pointer_keeps_the_old_version_current(tmp_path, monkeypatch):

@@ -14,9 +14,14 @@ from t5x_style.serving.bundle_update import Changes
 from tests.t5x_style.serving import bundle_kit
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return bundle_kit.publish(tmp_path_factory.mktemp("whole"))
+
+
 @pytest.fixture
-def made(tmp_path: Path) -> Path:
-    return bundle_kit.publish(tmp_path)
+def made(whole: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(whole, tmp_path / "bundle"))
 
 
 @pytest.fixture
@@ -50,6 +55,22 @@ def test_a_request_keeps_its_version_and_the_next_gets_the_new_one(made, served)
         assert ask(old) == []  # still open
     with pytest.raises(RuntimeError, match="closed"):
         ask(old)
+
+
+def test_a_version_is_served_whole_after_its_files_were_deleted(made, served) -> None:
+    for number in (2, 3):
+        bundle_update.update(made, changes(number))
+    assert not (made / "versions/1").exists()
+    with served.use() as service:
+        question = service.tokenize("query", bundle_kit.QUESTION)
+        query = service.submit("query", question, service.facts.kinds).result(10)
+        for mode in service.facts.modes:
+            for hit in service.search(query, mode, 3):
+                assert service.evidence(question, query, hit.id).content
+        assert list(service.map().result(60).ids) == [one.id for one in bundle_kit.PASSAGES]
+    assert served.refresh()
+    with served.use() as service:
+        assert ask(service) == ["salt 3"]
 
 
 def test_a_version_that_no_request_uses_is_gone_when_the_next_is_served(made, served) -> None:
