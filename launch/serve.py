@@ -281,9 +281,13 @@ def run(
     server = Server(config)
     # uvicorn raises a signal again when it has stopped; this command then ends normally, and the
     # bundle is closed.
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, server.handle_exit)
-    server.run(sockets=[listener])
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.signal(number, server.handle_exit) for number in numbers}
+    try:
+        server.run(sockets=[listener])
+    finally:  # so that another signal ends a process that takes long to close the bundle
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 if __name__ == "__main__":

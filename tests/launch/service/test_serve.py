@@ -20,7 +20,7 @@ from t5x_style.serving import bundle, searcher
 from tests.t5x_style.serving import bundle_kit
 
 SERVER = """
-import sys, time
+import signal, sys, time
 from launch import serve
 from launch.service.settings import Settings
 from tests.launch.service.fake_service import FakeCurrent, FakeService
@@ -33,6 +33,7 @@ class Slow(FakeService):
 
 with serve.listen("127.0.0.1", 0) as listener:
     serve.run(FakeCurrent(Slow()), Settings(threads=2), listener)
+assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL  # another one ends it at once
 print("closed", flush=True)
 """
 

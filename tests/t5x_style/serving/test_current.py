@@ -5,11 +5,13 @@ import shutil
 import threading
 import weakref
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from launch.service.server_metrics import Metrics
 from t5x_style.retrieval.beir_collection import Passage
-from t5x_style.serving import bundle_service, bundle_update, current
+from t5x_style.serving import bundle_service, bundle_update, current, token_batches
 from t5x_style.serving.bundle_update import Changes
 from tests.t5x_style.serving import bundle_kit
 
@@ -151,20 +153,75 @@ def test_no_request_fails_and_none_mixes_versions_while_they_change(made, served
     assert {1, 3} <= versions
 
 
-def test_a_damaged_version_is_not_served_and_not_tried_again(made, served, capsys) -> None:
+def test_a_damaged_version_is_not_served_and_tried_again_ever_more_rarely(
+    made, served, monkeypatch, capsys
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr(current, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    opened = []
+    real = current.BundleService
+    monkeypatch.setattr(
+        current, "BundleService", lambda *given: opened.append(now[0]) or real(*given)
+    )
     done = bundle_update.update(made, changes(2))
-    with (done.version / "corpus.jsonl").open("a") as file:
-        file.write("\n")
-    assert not served.refresh()
-    assert not served.refresh()
+    corpus = (done.version / "corpus.jsonl").read_text()
+    (done.version / "corpus.jsonl").write_text(corpus + "\n")  # as if the rest were on its way
+    for now[0] in range(10):
+        assert not served.refresh()
+    assert opened == [0, 4]  # and 12
     assert capsys.readouterr().err.count("version 2 is not served") == 1
+    assert (served.failure.version, served.failure.reason) == (2, "IndexDamaged")
     with served.use() as service:
         assert service.facts.version == 1
         assert ask(service) == []
-    corpus = (done.version / "corpus.jsonl").read_text()
-    (done.version / "corpus.jsonl").write_text(corpus.removesuffix("\n"))
-    bundle_update.update(made, changes(3))
-    assert served.refresh()
+    (done.version / "corpus.jsonl").write_text(corpus)
+    now[0] = 11
+    assert not served.refresh()
+    now[0] = 12
+    assert served.refresh() and served.failure is None
+    with served.use() as service:
+        assert ask(service) == ["salt 2"]
+
+
+def test_the_metrics_say_which_version_is_wanted_and_which_failed(made, monkeypatch) -> None:
+    def fail(service, **settings):
+        raise MemoryError
+
+    def found() -> list[str]:
+        lines = metrics.text(0, 0, 1).decode().splitlines()
+        return [one for one in lines if one.startswith(("kennel_version_w", "kennel_version_f"))]
+
+    monkeypatch.setattr(current.BundleService, "warm_up", lambda service, **settings: 0)
+    metrics = Metrics()
+    with contextlib.closing(current.open_current(made, metrics)) as served:
+        assert found() == ["kennel_version_wanted 1.0", "kennel_version_failed 0.0"]
+        monkeypatch.setattr(current.BundleService, "warm_up", fail)
+        bundle_update.update(made, changes(2))
+        assert not served.refresh()
+        assert found() == ["kennel_version_wanted 2.0", "kennel_version_failed 2.0"]
+        (made / "CURRENT").unlink()
+        assert not served.refresh()
+        assert served.failure.reason == "FileNotFoundError"
+        (made / "CURRENT").write_text("1\n")
+        assert not served.refresh() and served.failure is None
+        assert found() == ["kennel_version_wanted 1.0", "kennel_version_failed 0.0"]
+
+
+def test_closing_stops_the_opening_of_a_version(made, served, monkeypatch, capsys) -> None:
+    opening = threading.Event()
+
+    def slow(service, threads, stopped):
+        opening.set()
+        assert served._stop.wait(60) and stopped()
+        raise token_batches.Stopped("now")
+
+    monkeypatch.setattr(current.BundleService, "warm_up", slow)
+    bundle_update.update(made, changes(2))
+    served.watch(0.01)
+    assert opening.wait(60)
+    served.close()
+    assert not served._watcher.is_alive()
+    assert served.failure is None and "not served" not in capsys.readouterr().err
 
 
 def test_a_version_that_cannot_be_opened_leaves_no_thread(made, monkeypatch) -> None:
