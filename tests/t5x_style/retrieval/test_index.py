@@ -69,6 +69,25 @@ def test_ties_are_broken_by_row_across_blocks():
     np.testing.assert_array_equal(rows, [[0, 1, 2, 3, 4, 5]] * 2)
 
 
+def test_vectors_that_stay_on_the_device_give_the_same_and_are_not_copied(monkeypatch):
+    monkeypatch.setitem(exact_index.PASSAGE_BLOCK, "dense", 64)
+    vectors, ids = helpers.vectors(300), list(map(str, range(300)))
+    on_disk, resident = (
+        exact_index.ExactIndex(vectors, ids, helpers.CONTRACT, resident=one) for one in (0, 1)
+    )
+    for queries, k in ((1, 5), (7, 400)):
+        found = zip(*(one.search(vectors[:queries], k) for one in (on_disk, resident)), strict=True)
+        for one, other in found:
+            np.testing.assert_array_equal(one, other)
+    prepared = []
+    real = exact_index._prepared
+    monkeypatch.setattr(
+        exact_index, "_prepared", lambda *given: prepared.append(given[2]) or real(*given)
+    )
+    resident.search(vectors[:1], 5)
+    assert prepared == [1]  # the query
+
+
 def test_more_hits_than_passages_are_padded(exact):
     scores, rows = exact.search(helpers.vectors(2), 60)
     assert scores.shape == rows.shape == (2, 60)
