@@ -10,7 +10,8 @@
                       tokenizer/         tokenizer.json, vocabulary.json
                       corpus.jsonl       the passages, in the order of their rows
                       representations/   of the passages, by kind (`retrieval.representation_files`)
-                      indexes/dense/     of many passages, a published ScaNN index
+                      indexes/dense/     of many passages, a published ScaNN index, if it runs and
+                                         finds enough; every vector is compared without it
 
 A version appears whole or not at all (`retrieval.versioned_folder`). Opening one compares every
 file with its hash, and takes nothing from outside of its folder.
@@ -29,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from t5x_style.interfaces.contract import Contract
-from t5x_style.interfaces.index import IndexDamaged
+from t5x_style.interfaces.index import IndexDamaged, UnsupportedMachine
 from t5x_style.interfaces.representation import DENSE, KINDS, Representation
 from t5x_style.retrieval import published_index, representation_files, versioned_folder
 from t5x_style.retrieval.beir_collection import Passage
@@ -42,6 +43,7 @@ from t5x_style.storage import file_locks
 FORMAT = 1
 CORPUS, CARD, REPRESENTATIONS, INDEXES = "corpus.jsonl", "card.md", "representations", "indexes"
 EXACT_BELOW = 200_000  # passages that are compared one by one; an index for more of them
+MINIMUM_RECALL = 0.9  # of that index, against exact search; one that finds less is not used
 CANDIDATES = 200  # that each index proposes, where no contract says how many
 _LOCK = "changing.lock"
 _TOKENIZER = ("tokenizer.json", "vocabulary.json", "tokenizer_config.json", "vocab.txt")
@@ -128,13 +130,26 @@ def publish(
         for kind, representation in content.representations.items():
             representation_files.write(made / REPRESENTATIONS, kind, representation)
         if DENSE in content.representations and len(ids) > exact_below:
-            vectors = content.representations[DENSE]
-            embeddings = Embeddings(vectors, ids, content.contract, content.checkpoint)
-            index = Scann(brute_force_below=exact_below, leaves=0, searched_share=0.3, reorder=200)
-            published_index.publish(made / INDEXES / DENSE, embeddings, index, keep=1)
+            _publish_index(made / INDEXES / DENSE, content, ids, exact_below)
         training_curves.write(made, content.curves)
         (made / CARD).write_text(_card(facts, content.contract), encoding="utf-8")
     return versioned_folder.current(folder)
+
+
+def _publish_index(folder: Path, content: Content, ids: list[str], exact_below: int) -> None:
+    """ScaNN of the dense vectors; a message and no index where it cannot be had."""
+    vectors = content.representations[DENSE]
+    embeddings = Embeddings(vectors, ids, content.contract, content.checkpoint)
+    index = Scann(brute_force_below=exact_below, leaves=0, searched_share=0.3, reorder=200)
+    try:
+        published_index.publish(folder, embeddings, index, 1, MINIMUM_RECALL)
+    except (UnsupportedMachine, published_index.RecallError) as error:
+        print(
+            f"bundle: no index of its {len(ids):,} dense vectors, so that each search compares all "
+            f"of them: {error}",
+            file=sys.stderr,
+            flush=True,
+        )
 
 
 def read_manifest(version: Path) -> dict[str, Any]:
