@@ -13,7 +13,7 @@ def locked(path: Path, waiting: Callable[[], None]) -> Iterator[None]:
 
     Args:
       path: of the lock, in a folder that exists; it is there while somebody holds or wants it.
-      waiting: called once if somebody else holds it, before this waits.
+      waiting: called where somebody else holds it, before this waits.
 
     Raises:
       OSError: the file cannot be written, or the disk has no locks.
