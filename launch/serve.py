@@ -3,8 +3,10 @@
     python -m launch.serve runs/quickstart [--port=8000] [--api_key_file=FILE]
 
 PATH is the folder of a bundle, or of a finished run, of which a bundle is made first, as
-`kennel export --bundle=PATH` does, unless it has one. A newer version of the bundle is opened when
-it appears, and later requests use it; a request that began with the old one ends with it.
+`kennel export --bundle=PATH` does, unless it has one. One whose passages were changed since
+(`--changes`) is served as it is, with a warning where the run searches with something else. A newer
+version of the bundle is opened when it appears, and later requests use it; a request that began
+with the old one ends with it.
 
 The routes are listed at `/docs`: Kennel's (`/search`, `/compare`, `/evidence`, `/encode`), and
 those of OpenAI (`/v1/embeddings`), Text Embeddings Inference (`/embed`, `/rerank`) and
@@ -86,7 +88,8 @@ def serve(options: argparse.Namespace) -> int:
 def bundle(path: str) -> Path:
     """The folder of a bundle: the path itself, or that in a run's folder.
 
-    It is made where it is missing, and made again where the run searches with something else now.
+    It is made where it is missing, and made again where the run searches with something else now:
+    unless its passages were changed since, which only their owner may discard.
 
     Raises:
       ServeError: there is no such folder, or no bundle could be made of it.
@@ -101,7 +104,18 @@ def bundle(path: str) -> Path:
     from t5x_style.serving import searcher
 
     inner = folder / BUNDLE
-    if bundles.origin(inner) != searcher.origin(path):
+    if bundles.origin(inner) == searcher.origin(path):
+        return inner
+    if bundles.changes(inner):
+        print(
+            f"warning: {inner} is served, though {path} searches with something else now: its "
+            "passages were changed since it was made, which a bundle of the run would lose. Make "
+            f"one in another folder (kennel export --bundle={path} --to=FOLDER), or give up the "
+            "changes (--discard_changes)",
+            file=sys.stderr,
+            flush=True,
+        )
+    else:
         print(f"{path}: making a bundle of its search, {inner}", file=sys.stderr, flush=True)
         command = [sys.executable, "-m", "t5x_style.export", f"--bundle={path}"]
         if code := subprocess.run(command, check=False).returncode:
@@ -267,9 +281,13 @@ def run(
     server = Server(config)
     # uvicorn raises a signal again when it has stopped; this command then ends normally, and the
     # bundle is closed.
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, server.handle_exit)
-    server.run(sockets=[listener])
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.signal(number, server.handle_exit) for number in numbers}
+    try:
+        server.run(sockets=[listener])
+    finally:  # so that another signal ends a process that takes long to close the bundle
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,8 @@ next, and a server never meets another model under a number it has seen.
 
 `python -m t5x_style.export --bundle=RUN` makes a bundle of what a finished run searches with, for
 `kennel serve`: in RUN/bundle, or where `--to` says. `--bundle=BUNDLE --changes=FILE` publishes its
-next version, with passages added, replaced or deleted (docs/serving.md).
+next version, with passages added, replaced or deleted (docs/serving.md). A bundle with such changes
+is made again of its run with `--discard_changes` alone.
 """
 
 import argparse
@@ -32,6 +33,7 @@ from t5x_style.interfaces.contract import FILE_NAME, Contract, Vocabulary
 from t5x_style.interfaces.verdict_record import NOTICE, Verdict, withheld
 from t5x_style.reporting import run_curves
 from t5x_style.retrieval import versioned_folder
+from t5x_style.serving import bundle as bundles
 from t5x_style.serving import (
     bundle_update,
     bundling,
@@ -243,7 +245,8 @@ def bundle(options: argparse.Namespace, flags: gin_checks.Flags) -> int:
 
     Raises:
       SearchError: the run has no finished search.
-      BundleError: what it searches with cannot be served; or changes that do not fit.
+      BundleError: what it searches with cannot be served; changes that do not fit; or a bundle
+        with changes would be made again, and nobody said to discard them.
     """
     folder = Path(options.bundle)
     if options.changes:
@@ -257,7 +260,10 @@ def bundle(options: argparse.Namespace, flags: gin_checks.Flags) -> int:
     config = searcher.find_config(str(run))
     flags = dataclasses.replace(flags, files=(str(config), *flags.files))
     target = Path(options.to) if options.to else run / "bundle"
-    with remote_store.named_here(flags) as here:
+    target.mkdir(parents=True, exist_ok=True)
+    with bundles.changing(target), remote_store.named_here(flags) as here:
+        if not options.discard_changes:
+            bundles.require_unchanged(target)
         found = searcher.open_searcher(here)
         parts = found.model, found.index, found.questions.folder, found.passages
         origin = searcher.origin(str(run))
@@ -281,6 +287,8 @@ def main(argv: Sequence[str]) -> int:
     options = parser.parse_args(bundle_argv)
     if options.changes and options.to:
         parser.error("--changes are made where the bundle is: leave out --to")
+    if options.changes and options.discard_changes:
+        parser.error("--discard_changes makes a bundle of a run: leave out --changes")
     startup.start(together=False)
     return stage_runner.guarded(lambda flags: bundle(options, flags), stage_argv)
 

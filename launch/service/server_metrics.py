@@ -16,7 +16,7 @@ _POWERS_OF_TWO = tuple(2**power for power in range(15))
 
 
 class Metrics:
-    """Counters of one app; a `token_batches.Observer`. Methods may be called from any thread."""
+    """Counters of one app; a `current.Observer`. Methods may be called from any thread."""
 
     def __init__(self) -> None:
         registry = self.registry = CollectorRegistry()
@@ -53,7 +53,11 @@ class Metrics:
         )
         self._texts = Counter("kennel_texts", "Texts that were encoded", registry=registry)
         self._cut = Counter("kennel_texts_cut_off", "Texts that were too long", registry=registry)
-        self._compilations = Counter("kennel_compilations", "Compilations", registry=registry)
+        self._compilations = Counter(
+            "kennel_compilations",
+            "Programs that JAX compiled, of the model and of searches, or read from its cache",
+            registry=registry,
+        )
         self._compilation_seconds = Counter(
             "kennel_compilation_seconds", "Seconds of compilations", registry=registry
         )
@@ -66,6 +70,16 @@ class Metrics:
             registry=registry,
         )
         self._version = Gauge("kennel_version", "Version of the bundle", registry=registry)
+        self._wanted = Gauge(
+            "kennel_version_wanted",
+            "Version that the bundle's folder names as the current one; 0 where it names none",
+            registry=registry,
+        )
+        self._failed = Gauge(
+            "kennel_version_failed",
+            "Version that could not be opened and is tried again; 0 for none",
+            registry=registry,
+        )
 
     @contextlib.contextmanager
     def stage(self, name: str) -> Iterator["Stopwatch"]:
@@ -97,8 +111,13 @@ class Metrics:
         """Counts how long a text waited for its batch."""
         self._stages.labels(QUEUE).observe(seconds)
 
+    def versions(self, wanted: int, failed: int) -> None:
+        """See `current.Observer`."""
+        self._wanted.set(wanted)
+        self._failed.set(failed)
+
     def compilation(self, seconds: float) -> None:
-        """Counts a compilation of the model for a new shape."""
+        """Counts a compilation, see `current.Observer`."""
         self._compilations.inc()
         self._compilation_seconds.inc(seconds)
 

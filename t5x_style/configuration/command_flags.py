@@ -124,6 +124,11 @@ def add_bundle(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--bundle", help="folder of a finished recipe, or of a bundle to change")
     parser.add_argument("--to", help="where the bundle goes (default: bundle/ in the run's folder)")
     parser.add_argument("--changes", help="jsonl of passages to add, replace or delete")
+    parser.add_argument(
+        "--discard_changes",
+        action="store_true",
+        help="make the bundle again of the run, without the --changes that were made to it since",
+    )
 
 
 def add_preflight(parser: argparse.ArgumentParser) -> None:

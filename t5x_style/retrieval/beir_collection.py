@@ -11,6 +11,8 @@ Each may be gzipped (then with ".gz"); a single passage of a gzipped corpus is s
 import dataclasses
 import gzip
 import json
+import os
+import weakref
 from collections.abc import Container, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, cast
@@ -63,17 +65,24 @@ class Passage:
 
 
 class Passages:
-    """The passages of a corpus folder, read from disk by row or id; only ids stay in memory."""
+    """The passages of a corpus folder, read from disk by row or id; only ids stay in memory.
+
+    The file stays open: single passages can still be read where it was deleted since. May be used
+    from any thread.
+    """
 
     def __init__(self, corpus: str | Path):
         """Reads the file once, to find where each line begins."""
         self.path = find(corpus, "corpus.jsonl")
-        starts, self.ids = [], []
+        starts, self.ids, end = [], [], 0
         with _open(self.path) as file:
             for start, number, line in _lines(file):
                 starts.append(start)
+                end = start + len(line)
                 self.ids.append(_parse(line, self.path, number).id)
-        self._starts = np.asarray(starts, np.int64)
+            self._file = os.dup(file.fileno())
+        weakref.finalize(self, os.close, self._file)
+        self._starts = np.asarray([*starts, end], np.int64)  # the last one is no passage's
         self._rows = {name: row for row, name in enumerate(self.ids)}
         if not self.ids:
             raise CollectionError(f"{self.path}: holds no passages")
@@ -100,9 +109,14 @@ class Passages:
 
     def passage(self, row: int) -> Passage:
         """The passage in this row."""
-        with _open(self.path) as file:
-            file.seek(int(self._starts[row]))
-            return _parse(file.readline(), self.path, row + 1)
+        start, end = self._starts[row : row + 2].tolist()
+        if self.path.suffix == ".gz":
+            with _open(self.path) as file:
+                file.seek(start)
+                line = file.read(end - start)
+        else:  # at its place, as threads share the position of the open file
+            line = os.pread(self._file, end - start, start)
+        return _parse(line, self.path, row + 1)
 
 
 def read_queries(corpus: str | Path) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,8 @@ PASSAGE_BLOCK = {DENSE: 65_536, SPARSE: 65_536, MULTI_VECTOR: 2_048}
 ENTRY_BLOCK = {DENSE: 0, SPARSE: 1 << 24, MULTI_VECTOR: 1 << 18}
 QUERY_BLOCK = 256
 
+_Block = tuple[int, int, Any]  # first row, how many passages, and what `_prepared` made of them
+
 
 class ExactIndex:
     """Compares every query with every passage, of any kind; implements `index.SavableIndex`."""
@@ -40,6 +42,7 @@ class ExactIndex:
         contract: Contract,
         checkpoint: str = "",
         kind: str = DENSE,
+        resident: bool = False,
     ):
         """Args:
         passages: [N, D] float32, or `Entries` of N passages; finite, may be on disk.
@@ -47,6 +50,8 @@ class ExactIndex:
         contract: of the model that embedded them.
         checkpoint: its fingerprint, where it is known.
         kind: of `passages`.
+        resident: whether dense vectors stay on the device, 4 N D bytes, so that a search copies
+          none of them; else each search reads all of them from where they are.
         """
         index_lib.check_passages(kind, passages, ids)
         if kind == DENSE:
@@ -56,6 +61,9 @@ class ExactIndex:
         self.ids = list(ids)
         self.contract = contract
         self.checkpoint = checkpoint
+        self._blocks: list[_Block] | None = None
+        if resident and kind == DENSE:
+            self._blocks = list(_prepared_blocks(kind, passages, _block_size(kind, len(passages))))
 
     @property
     def passages(self) -> Representation:
@@ -64,7 +72,11 @@ class ExactIndex:
 
     def search(self, queries: Representation, k: int) -> tuple[np.ndarray, np.ndarray]:
         """As `index.Index.search`."""
-        return top_k(queries, self._passages, k, self.kind)
+        if self._blocks is None:
+            return top_k(queries, self._passages, k, self.kind)
+        queries = index_lib.check_queries(queries, self._passages.shape[1], k)
+        size = _block_size(self.kind, len(self.ids))
+        return _best(queries, self._blocks, len(self.ids), k, self.kind, size, QUERY_BLOCK)
 
     def save(self, folder: Path) -> None:
         """As `index.SavableIndex.save`."""
@@ -134,9 +146,36 @@ def top_k(
     passage_block = PASSAGE_BLOCK[kind] if passage_block is None else passage_block
     if passage_block < 1 or query_block < 1:
         raise ValueError(f"expected blocks of at least 1, found {passage_block=}, {query_block=}")
-    width = min(k, len(passages))
-    # Little work should not pay for a large block; powers of two keep recompilation rare.
-    passage_block = min(passage_block, 1 << (len(passages) - 1).bit_length())
+    size = _block_size(kind, len(passages), passage_block)
+    prepared = _prepared_blocks(kind, passages, size)
+    return _best(queries, prepared, len(passages), k, kind, size, query_block)
+
+
+def _block_size(kind: str, count: int, most: int | None = None) -> int:
+    """Passages of a block, of `count` in all.
+
+    Little work should not pay for a large block; powers of two keep recompilation rare.
+    """
+    return min(PASSAGE_BLOCK[kind] if most is None else most, 1 << (count - 1).bit_length())
+
+
+def _prepared_blocks(kind: str, passages: Representation, size: int) -> Iterator[_Block]:
+    for at in blocks(passages, size, ENTRY_BLOCK[kind]):
+        block = passages[at]
+        yield at.start, len(block), _prepared(kind, block, size)
+
+
+def _best(
+    queries: Representation,
+    passages: Iterable[_Block],
+    count: int,
+    k: int,
+    kind: str,
+    passage_block: int,
+    query_block: int,
+) -> tuple[np.ndarray, np.ndarray]:
+    """`top_k` of queries that were checked, and of `count` passages in blocks."""
+    width = min(k, count)
     query_block = min(query_block, 1 << max(len(queries) - 1, 0).bit_length())
     firsts = range(0, len(queries), query_block)
     asked = [_prepared(kind, queries[first : first + query_block], query_block) for first in firsts]
@@ -147,13 +186,11 @@ def top_k(
         )
         for _ in asked
     ]
-    for at in blocks(passages, passage_block, ENTRY_BLOCK[kind]):
-        block = passages[at]
-        compared = _prepared(kind, block, passage_block)
+    for first, valid, compared in passages:
         best = [
-            _merge(b, query, compared, len(block), at.start)
+            _merge(b, query, compared, valid, first)
             if kind == DENSE
-            else _keep_best(b, _hits(kind, query, compared, query_block, passage_block), at.start)
+            else _keep_best(b, _hits(kind, query, compared, query_block, passage_block), first)
             for b, query in zip(best, asked, strict=True)
         ]
     nothing = np.zeros((0, width))

@@ -4,7 +4,9 @@
     folder/versions/8.tmp/     what a writer that was killed leaves; removed by the next writer
     folder/CURRENT             '7', replaced atomically: readers never see half an index
 
-There may be many readers and one writer.
+    folder/versions/writer.lock         while a version is written
+
+There may be many readers and many writers; one writes at a time.
 """
 
 import contextlib
@@ -12,46 +14,65 @@ import hashlib
 import json
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
 from t5x_style.interfaces.index import IndexDamaged
+from t5x_style.storage import file_locks
 
 MANIFEST = "manifest.json"
 CURRENT = "CURRENT"
+_LOCK = "writer.lock"
 _BLOCK = 1 << 20
 
 
 @contextlib.contextmanager
-def new_version(folder: str | Path, manifest: dict[str, Any], keep: int) -> Iterator[Path]:
+def new_version(
+    folder: str | Path, manifest: dict[str, Any], keep: int, after: int | None = None
+) -> Iterator[Path]:
     """A folder to fill; on leaving without an error it becomes the current version.
+
+    It waits for another process that writes a version of the same folder.
 
     Args:
       folder: of the published thing.
       manifest: saved with the files' hashes; may still be filled inside the `with`.
       keep: how many versions to leave on disk, the new one included.
+      after: the version that it was made from, which must be the current one still. None: any.
 
     Raises:
-      PublishError: it cannot be written.
+      PublishError: it cannot be written, or another version than `after` is the current one.
     """
     require_keep(keep)
     versions = require_writable(folder)
-    number = max(published(folder), default=0) + 1
-    for stale in versions.glob("*.tmp"):
-        shutil.rmtree(stale)
-    numbered: dict[str, Any] = {}
-    with writing(versions / str(number), OSError):
-        with whole_folder(versions / str(number), numbered) as temporary:
-            yield temporary
-            numbered.update({**manifest, "version": number})
-        write_atomically(Path(folder) / CURRENT, f"{number}\n")
-    for old in published(folder)[:-keep]:
-        # By another name first: a kill leaves it whole, or for the next writer to remove.
-        going = versions / f"{old}.tmp"
-        (versions / str(old)).rename(going)
-        shutil.rmtree(going)
+    with file_locks.locked(versions / _LOCK, lambda: _waiting(folder)):
+        if after is not None and (found := current_number(folder)) != after:
+            raise PublishError(
+                f"{folder}: expected version {after}, from which this one was made, to be the "
+                f"current one, found {found}: another process published it meanwhile. Nothing was "
+                "published now; run the same command again."
+            )
+        number = max(published(folder), default=0) + 1
+        for stale in versions.glob("*.tmp"):  # of writers that were killed: none writes now
+            shutil.rmtree(stale)
+        numbered: dict[str, Any] = {}
+        with writing(versions / str(number), OSError):
+            with whole_folder(versions / str(number), numbered) as temporary:
+                yield temporary
+                numbered.update({**manifest, "version": number})
+            write_atomically(Path(folder) / CURRENT, f"{number}\n")
+        for old in published(folder)[:-keep]:
+            # By another name first: a kill leaves it whole, or for the next writer to remove.
+            going = versions / f"{old}.tmp"
+            (versions / str(old)).rename(going)
+            shutil.rmtree(going)
+
+
+def _waiting(folder: str | Path) -> None:
+    print(f"{folder}: another process writes a version; waiting for it", file=sys.stderr)
 
 
 def require_keep(keep: int) -> None:

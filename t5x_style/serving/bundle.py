@@ -1,6 +1,7 @@
 """Bundles: all that a server needs of a retriever, in one folder, without gin and without pickle.
 
     bundle/CURRENT                       the number of the version that is served
+    bundle/changing.lock                 while somebody makes the next version
     bundle/versions/7/manifest.json      facts, and sizes and sha256 of the files below
                       contract.json      with the weights of the kinds, where they were chosen
                       card.md
@@ -9,24 +10,27 @@
                       tokenizer/         tokenizer.json, vocabulary.json
                       corpus.jsonl       the passages, in the order of their rows
                       representations/   of the passages, by kind (`retrieval.representation_files`)
-                      indexes/dense/     of many passages, a published ScaNN index
+                      indexes/dense/     of many passages, a published ScaNN index, if it runs and
+                                         finds enough; every vector is compared without it
 
 A version appears whole or not at all (`retrieval.versioned_folder`). Opening one compares every
 file with its hash, and takes nothing from outside of its folder.
 """
 
 import collections
+import contextlib
 import dataclasses
 import datetime
 import json
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from t5x_style.interfaces.contract import Contract
-from t5x_style.interfaces.index import IndexDamaged
+from t5x_style.interfaces.index import IndexDamaged, UnsupportedMachine
 from t5x_style.interfaces.representation import DENSE, KINDS, Representation
 from t5x_style.retrieval import published_index, representation_files, versioned_folder
 from t5x_style.retrieval.beir_collection import Passage
@@ -34,11 +38,14 @@ from t5x_style.retrieval.encoding import Embeddings
 from t5x_style.retrieval.scann_index import Scann
 from t5x_style.serving import programs, saved_model, text_tokens, training_curves
 from t5x_style.serving.training_curves import Curves
+from t5x_style.storage import file_locks
 
 FORMAT = 1
 CORPUS, CARD, REPRESENTATIONS, INDEXES = "corpus.jsonl", "card.md", "representations", "indexes"
 EXACT_BELOW = 200_000  # passages that are compared one by one; an index for more of them
+MINIMUM_RECALL = 0.9  # of that index, against exact search; one that finds less is not used
 CANDIDATES = 200  # that each index proposes, where no contract says how many
+_LOCK = "changing.lock"
 _TOKENIZER = ("tokenizer.json", "vocabulary.json", "tokenizer_config.json", "vocab.txt")
 _PACKAGES = ("jax", "jaxlib", "tokenizers", "numpy")
 
@@ -61,6 +68,7 @@ class Content:
       checkpoint: fingerprint of the one that the programs were made of.
       origin: says what the bundle was made of; versions that follow keep it. '' where unknown.
       curves: of the trainings; versions that follow keep them. None where unknown.
+      changes: how many updates of its passages it has since it was made of a run.
     """
 
     name: str
@@ -72,9 +80,16 @@ class Content:
     checkpoint: str
     origin: str = ""
     curves: Curves | None = None
+    changes: int = 0
 
 
-def publish(folder: Path, content: Content, keep: int = 2, exact_below: int = EXACT_BELOW) -> Path:
+def publish(
+    folder: Path,
+    content: Content,
+    keep: int = 2,
+    exact_below: int = EXACT_BELOW,
+    after: int | None = None,
+) -> Path:
     """Writes a version, which becomes the current one at once.
 
     Args:
@@ -82,13 +97,15 @@ def publish(folder: Path, content: Content, keep: int = 2, exact_below: int = EX
       content: see there.
       keep: versions that stay on disk, this one included; a server may still read the one before.
       exact_below: up to so many passages every vector is compared.
+      after: see `versioned_folder.new_version`.
 
     Returns:
       the version's folder.
 
     Raises:
       BundleError: passages and representations do not fit each other, or an id occurs twice.
-      PublishError: no room, or no permission to write; what was published before stays.
+      PublishError: no room, no permission to write, or `after` is not the current version; what
+        was published before stays.
     """
     ids = [passage.id for passage in content.passages]
     _require_fit(ids, content.representations)
@@ -100,10 +117,11 @@ def publish(folder: Path, content: Content, keep: int = 2, exact_below: int = EX
         "passages": len(ids),
         "checkpoint": content.checkpoint,
         "origin": content.origin,
+        "changes": content.changes,
         "platforms": list(saved_model.PLATFORMS),
         "packages": {name: metadata.version(name) for name in _PACKAGES},
     }
-    with versioned_folder.new_version(folder, facts, keep) as made:
+    with versioned_folder.new_version(folder, facts, keep, after) as made:
         content.contract.save(made)
         shutil.copytree(content.programs, made / programs.FOLDER)
         _copy_tokenizer(content.tokenizer, made / text_tokens.FOLDER)
@@ -112,13 +130,26 @@ def publish(folder: Path, content: Content, keep: int = 2, exact_below: int = EX
         for kind, representation in content.representations.items():
             representation_files.write(made / REPRESENTATIONS, kind, representation)
         if DENSE in content.representations and len(ids) > exact_below:
-            vectors = content.representations[DENSE]
-            embeddings = Embeddings(vectors, ids, content.contract, content.checkpoint)
-            index = Scann(brute_force_below=exact_below, leaves=0, searched_share=0.3, reorder=200)
-            published_index.publish(made / INDEXES / DENSE, embeddings, index, keep=1)
+            _publish_index(made / INDEXES / DENSE, content, ids, exact_below)
         training_curves.write(made, content.curves)
         (made / CARD).write_text(_card(facts, content.contract), encoding="utf-8")
     return versioned_folder.current(folder)
+
+
+def _publish_index(folder: Path, content: Content, ids: list[str], exact_below: int) -> None:
+    """ScaNN of the dense vectors; a message and no index where it cannot be had."""
+    vectors = content.representations[DENSE]
+    embeddings = Embeddings(vectors, ids, content.contract, content.checkpoint)
+    index = Scann(brute_force_below=exact_below, leaves=0, searched_share=0.3, reorder=200)
+    try:
+        published_index.publish(folder, embeddings, index, 1, MINIMUM_RECALL)
+    except (UnsupportedMachine, published_index.RecallError) as error:
+        print(
+            f"bundle: no index of its {len(ids):,} dense vectors, so that each search compares all "
+            f"of them: {error}",
+            file=sys.stderr,
+            flush=True,
+        )
 
 
 def read_manifest(version: Path) -> dict[str, Any]:
@@ -212,18 +243,54 @@ def _card(facts: Mapping[str, Any], contract: Contract) -> str:
     return "\n".join(lines)
 
 
+@contextlib.contextmanager
+def changing(folder: Path) -> Iterator[None]:
+    """The right to make the next version, from reading the present one on; waits for it.
+
+    Raises:
+      OSError: the folder is not there, or cannot be written.
+    """
+    with file_locks.locked(folder / _LOCK, lambda: _waiting(folder)):
+        yield
+
+
+def _waiting(folder: Path) -> None:
+    print(f"{folder}: another process makes its next version; waiting for it", file=sys.stderr)
+
+
 def origin(folder: Path) -> str:
     """What the current version was made of; '' where that is unknown, or there is no bundle."""
-    if not is_bundle(folder):
-        return ""
-    manifest = versioned_folder.read_manifest_alone(versioned_folder.current(folder))
-    return str(manifest.get("origin", ""))
+    return str(_facts_of(folder).get("origin", ""))
+
+
+def changes(folder: Path) -> int:
+    """How many updates of its passages a bundle has since it was made of a run; 0 without a bundle.
+
+    1 of one that does not say, as they did before, and is not the first version.
+    """
+    facts = _facts_of(folder)
+    return int(facts.get("changes", facts.get("version", 1) > 1))
+
+
+def require_unchanged(folder: Path) -> None:
+    """Raises BundleError if a bundle has updates, which making it of its run would lose."""
+    if count := changes(folder):
+        raise BundleError(
+            f"{folder}: its passages were changed since it was made of the run, in {count} updates "
+            "(--changes), and a bundle that is made of the run does not have them. Make it in "
+            "another folder with --to=FOLDER, or give up the changes with --discard_changes."
+        )
 
 
 def is_bundle(folder: Path) -> bool:
     """Whether a folder looks like one; `read_manifest` decides."""
+    return bool(_facts_of(folder))
+
+
+def _facts_of(folder: Path) -> dict[str, Any]:
+    """The manifest of the current version; {} where there is no bundle."""
     try:
         manifest = versioned_folder.read_manifest_alone(versioned_folder.current(folder))
     except (FileNotFoundError, IndexDamaged):
-        return False
-    return "format" in manifest and "kinds" in manifest
+        return {}
+    return manifest if "format" in manifest and "kinds" in manifest else {}

@@ -1,7 +1,7 @@
 """An open version of a bundle: what answers requests."""
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -115,13 +115,21 @@ class BundleService:
         """See `Service`."""
         return self._reader
 
-    def warm_up(self, threads: int | None = None, meanwhile: bool = False) -> int:
+    def warm_up(
+        self,
+        threads: int | None = None,
+        meanwhile: bool = False,
+        stopped: Callable[[], bool] = lambda: False,
+    ) -> int:
         """Compiles all that requests need; returns how many programs. Before the first request.
 
         Args:
-          threads, meanwhile: see `TokenBatches.warm_up`.
+          threads, meanwhile, stopped: see `TokenBatches.warm_up`.
+
+        Raises:
+          Stopped: see there.
         """
-        count = self.batches.warm_up(threads, meanwhile)
+        count = self.batches.warm_up(threads, meanwhile, stopped)
         query = self.submit(QUERY, self.tokenize(QUERY, "warm up"), self._facts.kinds).result()
         for mode in self._facts.modes:
             for k in passage_search.SIZES:
@@ -278,7 +286,8 @@ def _searched(
         if kind == DENSE and published.is_dir():
             indexes[kind] = published_index.load(published, fall_back_to_exact=True)
         elif kind != MULTI_VECTOR or len(kinds) == 1:
-            indexes[kind] = ExactIndex(held[kind], ids, contract, checkpoint, kind)
+            few = len(ids) <= bundle.EXACT_BELOW
+            indexes[kind] = ExactIndex(held[kind], ids, contract, checkpoint, kind, resident=few)
     combined = None
     candidates = bundle.CANDIDATES
     if contract.combination is not None:

@@ -88,7 +88,7 @@ class Updated:
 
 
 def update(folder: Path, changes: Changes, keep: int = 2) -> Updated:
-    """Publishes the next version of a bundle.
+    """Publishes the next version of a bundle, after other updates of it that began before.
 
     Args:
       folder: of the bundle.
@@ -99,7 +99,15 @@ def update(folder: Path, changes: Changes, keep: int = 2) -> Updated:
       BundleError: an id to delete that the bundle does not have, no passage is left, or what is
         stored is not what its programs make of the passages.
       IndexDamaged: the current version is damaged.
+      PublishError: see `bundle.publish`.
     """
+    versioned_folder.current(folder)  # says what a folder without a version should be
+    with bundle.changing(folder):
+        return _updated(folder, changes, keep)
+
+
+def _updated(folder: Path, changes: Changes, keep: int) -> Updated:
+    """`update`, while nobody else makes a version."""
     version = versioned_folder.current(folder)
     manifest = bundle.read_manifest(version)
     passages, contract = Passages(version), Contract.load(version)
@@ -134,8 +142,10 @@ def update(folder: Path, changes: Changes, keep: int = 2) -> Updated:
     parts = version / programs.FOLDER, version / text_tokens.FOLDER
     facts = manifest["checkpoint"], manifest.get("origin", "")
     curves = training_curves.read(version)
-    content = Content(manifest["name"], contract, *parts, kept, merged, *facts, curves=curves)
-    made = bundle.publish(folder, content, keep)
+    count = bundle.changes(folder) + 1
+    content = Content(manifest["name"], contract, *parts, kept, merged, *facts, curves, count)
+    # The lock keeps others away, but for disks without locks, and copies by hand.
+    made = bundle.publish(folder, content, keep, after=int(manifest["version"]))
     return Updated(made, len(new), len(changes.deleted), len(kept) - len(new))
 
 

@@ -16,7 +16,8 @@ from t5x_style.serving.encoded_texts import as_representations
 from t5x_style.serving.passage_sources import Sources
 from t5x_style.serving.service import HYBRID, Encoded, RequestError
 
-SIZES = (16, 128, 1024)  # of the hits that are asked for: an exact index compiles once for each
+# Of the hits that are asked for: an exact index compiles once for each. Above, powers of two.
+SIZES = (16, 128, 1024)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,7 +83,7 @@ class PassageSearch:
 
     def _in_order(self, asked: Representations, kind: str, k: int) -> tuple[np.ndarray, np.ndarray]:
         """What the indexes propose, in the order of a kind that has none: [1, k] of both."""
-        width = max(k, self.candidates)
+        width = max(_rounded(k), self.candidates)
         found = [index.search(asked[one], width)[1][0] for one, index in self.indexes.items()]
         rows = np.unique(np.concatenate(found))
         rows = rows[rows != NO_ROW][None].astype(np.int32)
@@ -109,5 +110,5 @@ class PassageSearch:
 
 
 def _rounded(k: int) -> int:
-    """The next of SIZES, or k itself past the last."""
-    return next((size for size in SIZES if size >= k), k)
+    """The next of SIZES, or power of two past the last."""
+    return next((size for size in SIZES if size >= k), 1 << (k - 1).bit_length())

@@ -24,6 +24,11 @@ from t5x_style.serving.batch_shapes import BatchShapes
 from t5x_style.serving.programs import Programs
 from t5x_style.serving.service import Overloaded, RequestError, Tokens
 
+
+class Stopped(RuntimeError):
+    """A warm-up ended early, since somebody asked for that."""
+
+
 T = TypeVar("T")
 WAITING = 1 << 18  # tokens that may wait
 Arrays = Mapping[str, np.ndarray]  # output of a program -> [b, ...], of a batch
@@ -45,10 +50,6 @@ class Observer(Protocol):
 
     def queue(self, seconds: float) -> None:
         """How long a text waited for its batch."""
-        ...
-
-    def compilation(self, seconds: float) -> None:
-        """A program was compiled."""
         ...
 
 
@@ -146,7 +147,12 @@ class TokenBatches:
             self._changed.notify()
         return future
 
-    def warm_up(self, threads: int | None = None, meanwhile: bool = False) -> int:
+    def warm_up(
+        self,
+        threads: int | None = None,
+        meanwhile: bool = False,
+        stopped: Callable[[], bool] = lambda: False,
+    ) -> int:
         """Compiles all shapes of all programs; returns how many there are. Once, before any text.
 
         Args:
@@ -155,13 +161,17 @@ class TokenBatches:
             thread then compiles the other shapes, and texts share batches of a program from when
             it has all of its shapes. An error there is printed on stderr, and texts for that
             program stay alone.
+          stopped: asked before each shape.
+
+        Raises:
+          Stopped: `stopped` said yes.
         """
         every = [(name, shape) for name, shapes in self._shapes.items() for shape in shapes]
         single = [(name, shape) for name, shapes in self._single.items() for shape in shapes]
         first = single if meanwhile else every
         self.to_compile = len(every)
         with ThreadPoolExecutor(threads or os.cpu_count()) as pool:  # XLA compiles outside the GIL
-            list(pool.map(lambda one: self._compile(*one), first))
+            list(pool.map(lambda one: self._compile_unless(stopped, *one), first))
         self.to_compile -= len(first)
         if self.to_compile:
             self._used = dict(self._single)
@@ -243,7 +253,7 @@ class TokenBatches:
         self, program: str, ids: np.ndarray, mask: np.ndarray
     ) -> tuple[dict[str, np.ndarray], float]:
         """What a batch became, on the host, and the seconds it took."""
-        self._compile(program, ids.shape)
+        self._programs.compile(program, ids.shape)
         begin = time.perf_counter()
         outputs = self._programs(program, ids, mask)
         found = {name: np.asarray(array) for name, array in outputs.items()}
@@ -257,7 +267,7 @@ class TokenBatches:
                 while left:
                     if self._closed:
                         return
-                    self._compile(name, left[0])
+                    self._programs.compile(name, left[0])
                     del left[0]
                     self.to_compile -= 1
                 self._used[name] = shapes
@@ -270,8 +280,9 @@ class TokenBatches:
                     flush=True,
                 )
 
-    def _compile(self, program: str, shape: tuple[int, ...]) -> None:
-        """Compiles a program, unless it was; the observer is given what that took."""
-        begin = time.perf_counter()
-        if self._programs.compile(program, shape) and self._observer is not None:
-            self._observer.compilation(time.perf_counter() - begin)
+    def _compile_unless(
+        self, stopped: Callable[[], bool], program: str, shape: tuple[int, ...]
+    ) -> None:
+        if stopped():
+            raise Stopped(f"{self.to_compile} programs were to be compiled")
+        self._programs.compile(program, shape)

@@ -6,14 +6,8 @@ compiler took. Their tracing and lowering, and programs that other threads compi
 they are.
 """
 
-import weakref
-
-import jax
-
 from t5x_style.goodput.account import Account
-
-# As `jax._src.dispatch` names it; a read from the compilation cache is one, too.
-_EVENT = "/jax/core/compile/backend_compile_duration"
+from t5x_style.step import compile_events
 
 
 def charge_to(account: Account) -> None:
@@ -21,13 +15,4 @@ def charge_to(account: Account) -> None:
 
     The events end with the account.
     """
-    reference = weakref.ref(account)
-
-    def listen(event: str, duration_secs: float, **kwargs: str | int) -> None:
-        del kwargs
-        found = reference()
-        if event == _EVENT and found is not None:
-            found.charge("compile", duration_secs)
-
-    jax.monitoring.register_event_duration_secs_listener(listen)
-    weakref.finalize(account, jax.monitoring.unregister_event_duration_listener, listen)
+    compile_events.observe(account, lambda one, seconds: one.charge("compile", seconds))

@@ -36,7 +36,7 @@ def test_a_bundle_of_a_run_has_curves_whatever_one_log_holds(tmp_path, monkeypat
     store_kit.finished(planned, {"config.gin": ""}, {"answers": "config.gin"})
     monkeypatch.setattr(export.searcher, "open_searcher", lambda flags: found)
     monkeypatch.setattr(export.remote_store, "named_here", contextlib.nullcontext)
-    options = argparse.Namespace(bundle=str(run), changes=None, to=None)
+    options = argparse.Namespace(bundle=str(run), changes=None, to=None, discard_changes=False)
     assert export.bundle(options, gin_checks.parse_flags([])) == 0
     curves = training_curves.read(run / "bundle/versions/1")
     (training,) = curves.trainings

@@ -20,7 +20,7 @@ from t5x_style.serving import bundle, searcher
 from tests.t5x_style.serving import bundle_kit
 
 SERVER = """
-import sys, time
+import signal, sys, time
 from launch import serve
 from launch.service.settings import Settings
 from tests.launch.service.fake_service import FakeCurrent, FakeService
@@ -33,6 +33,7 @@ class Slow(FakeService):
 
 with serve.listen("127.0.0.1", 0) as listener:
     serve.run(FakeCurrent(Slow()), Settings(threads=2), listener)
+assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL  # another one ends it at once
 print("closed", flush=True)
 """
 
@@ -56,7 +57,7 @@ def test_the_command_line_has_the_command():
     assert cli.python_arguments(words) == ["-m", "launch.serve", *words[1:]]
 
 
-def test_a_run_is_served_by_a_bundle_of_its_present_search(tmp_path, monkeypatch):
+def test_a_run_is_served_by_a_bundle_of_its_present_search(tmp_path, monkeypatch, capsys):
     made = bundle_kit.publish(tmp_path)  # of nothing that is known
     assert serve.bundle(str(made)) == made
     monkeypatch.setattr(searcher, "origin", lambda run: "now")
@@ -70,6 +71,10 @@ def test_a_run_is_served_by_a_bundle_of_its_present_search(tmp_path, monkeypatch
 
     monkeypatch.setattr(serve.subprocess, "run", run)
     monkeypatch.setattr(bundle, "origin", lambda folder: "before")
+    monkeypatch.setattr(bundle, "changes", lambda folder: 2)
+    assert serve.bundle(str(tmp_path)) == made
+    assert done == [] and "--discard_changes" in capsys.readouterr().err
+    monkeypatch.setattr(bundle, "changes", lambda folder: 0)
     assert serve.bundle(str(tmp_path)) == made
     assert [command[-1] for command in done] == [f"--bundle={tmp_path}"]
 

@@ -1,6 +1,7 @@
 """Exact search, publishing, encoding and the embeddings folder."""
 
 import dataclasses
+import threading
 
 import jax
 import jax.numpy as jnp
@@ -68,6 +69,25 @@ def test_ties_are_broken_by_row_across_blocks():
     np.testing.assert_array_equal(rows, [[0, 1, 2, 3, 4, 5]] * 2)
 
 
+def test_vectors_that_stay_on_the_device_give_the_same_and_are_not_copied(monkeypatch):
+    monkeypatch.setitem(exact_index.PASSAGE_BLOCK, "dense", 64)
+    vectors, ids = helpers.vectors(300), list(map(str, range(300)))
+    on_disk, resident = (
+        exact_index.ExactIndex(vectors, ids, helpers.CONTRACT, resident=one) for one in (0, 1)
+    )
+    for queries, k in ((1, 5), (7, 400)):
+        found = zip(*(one.search(vectors[:queries], k) for one in (on_disk, resident)), strict=True)
+        for one, other in found:
+            np.testing.assert_array_equal(one, other)
+    prepared = []
+    real = exact_index._prepared
+    monkeypatch.setattr(
+        exact_index, "_prepared", lambda *given: prepared.append(given[2]) or real(*given)
+    )
+    resident.search(vectors[:1], 5)
+    assert prepared == [1]  # the query
+
+
 def test_more_hits_than_passages_are_padded(exact):
     scores, rows = exact.search(helpers.vectors(2), 60)
     assert scores.shape == rows.shape == (2, 60)
@@ -131,6 +151,26 @@ def test_an_interrupted_publish_leaves_the_last_version(tmp_path):
     assert versioned_folder.published(tmp_path) == [2, 3]
     assert (versioned_folder.current(tmp_path) / "file").read_text() == "three"
     assert not list(tmp_path.glob("versions/*.tmp"))
+
+
+def test_a_second_writer_waits_and_leaves_the_files_of_the_first(tmp_path, monkeypatch):
+    waits = threading.Event()
+    monkeypatch.setattr(versioned_folder, "_waiting", lambda folder: waits.set())
+
+    def write():
+        with versioned_folder.new_version(tmp_path, {}, keep=2) as version:
+            (version / "file").write_text("two")
+
+    second = threading.Thread(target=write)
+    with versioned_folder.new_version(tmp_path, {}, keep=2) as version:
+        (version / "file").write_text("one")
+        second.start()
+        assert waits.wait(10)
+        assert (version / "file").read_text() == "one"
+    second.join()
+    texts = [(tmp_path / f"versions/{one}/file").read_text() for one in (1, 2)]
+    assert texts == ["one", "two"]
+    assert not list(tmp_path.rglob("*.lock"))
 
 
 def test_a_kill_between_rename_and_pointer_keeps_the_old_version_current(tmp_path, monkeypatch):

@@ -5,12 +5,15 @@ import json
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from t5x_style.interfaces.contract import Contract, ContractError
-from t5x_style.interfaces.index import IndexDamaged
-from t5x_style.retrieval import versioned_folder
+from t5x_style.interfaces.index import NO_ROW, IndexDamaged
+from t5x_style.retrieval import representation_files, scann_index, versioned_folder
 from t5x_style.retrieval.beir_collection import Passage
+from t5x_style.retrieval.exact_index import ExactIndex
+from t5x_style.retrieval.scann_index import UnsupportedCpu
 from t5x_style.serving import bundle
 from t5x_style.serving.bundle import BundleError
 from t5x_style.serving.bundle_service import BundleService
@@ -42,6 +45,36 @@ def test_it_holds_no_gin_and_no_pickle(made) -> None:
     assert names == {"", ".json", ".jsonl", ".md", ".npy", ".safetensors", ".stablehlo", ".txt"}
     for path in made.rglob("*.npy"):
         assert b"\x80\x04" not in path.read_bytes()[:12]
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [(UnsupportedCpu("of no use here"), "of no use here"), (None, "measured 0.0000")],
+)
+def test_without_a_useful_index_every_vector_is_compared(
+    made, tmp_path, monkeypatch, capsys, error, message
+) -> None:
+    version = made / "versions/1"
+
+    def train(vectors, index):
+        if error is not None:
+            raise error
+
+    def search(index, queries, k):
+        return np.full((len(queries), k), -np.inf), np.full((len(queries), k), NO_ROW)
+
+    monkeypatch.setattr(scann_index, "_train", train)
+    monkeypatch.setattr(scann_index.ScannIndex, "search", search)
+    held = {"dense": representation_files.read(version / "representations", "dense")}
+    parts = Contract.load(version), version / "programs", version / "tokenizer"
+    content = bundle.Content("run", *parts, bundle_kit.PASSAGES, held, "checkpoint")
+    found = bundle.publish(tmp_path / "bundle", content, exact_below=3)
+    assert not (found / "indexes").exists()
+    said = capsys.readouterr().err
+    assert "no index of its 5 dense vectors" in said and message in said
+    service = BundleService(found)
+    assert isinstance(service._search.indexes["dense"], ExactIndex)
+    service.close()
 
 
 @pytest.mark.parametrize(

@@ -14,11 +14,15 @@ from hypothesis import strategies as st
 from input_pipelines.tokenizers import tokenization
 from t5x_style.interfaces.representation import KINDS, Entries
 from t5x_style.retrieval import hybrid, similarity
-from t5x_style.serving import bundle_service, encoded_texts
+from t5x_style.retrieval.exact_index import ExactIndex
+from t5x_style.serving import bundle_service, encoded_texts, passage_search
 from t5x_style.serving.bundle_service import BundleService
+from t5x_style.serving.passage_sources import Sources
 from t5x_style.serving.programs import Programs
 from t5x_style.serving.service import HYBRID, Encoded, RequestError
 from t5x_style.serving.text_tokens import TextTokenizer
+from t5x_style.step import compile_events
+from tests.kits import retrieval_helpers as helpers
 from tests.t5x_style.serving import bundle_kit
 
 TEXTS = [bundle_kit.QUESTION, "salt", "of the hills " * 20]
@@ -185,15 +189,40 @@ def test_passages_of_a_request_are_scored_as_those_of_the_index(service) -> None
 
 def test_nothing_is_compiled_after_the_warm_up(root) -> None:
     service = BundleService(root / "bundle/versions/1")
+    seconds: list[float] = []
     try:
         service.warm_up()
-        before = service.programs.compiled
+        compile_events.observe(service, lambda _, one: seconds.append(one))
         for texts in (["a"], TEXTS, TEXTS * 30):
             encode(service, "query", texts)
             encode(service, "passage", texts)
-        assert service.programs.compiled == before
+        (query,) = encode(service, "query", ["salt"])
+        for mode in service.facts.modes:
+            for k in (1, 300, 301):
+                service.search(query, mode, k)
+        assert not seconds
     finally:
         service.close()
+
+
+@pytest.mark.parametrize("candidates", [3, 200, 500])
+def test_numbers_of_hits_share_the_widths_that_an_exact_index_compiles(candidates) -> None:
+    """With many passages: those of the bundle above are fewer than the least width."""
+    passages = np.random.default_rng(0).normal(size=(3000, 4)).astype(np.float32)
+    contract = dataclasses.replace(helpers.CONTRACT, dimension=4)
+    index = ExactIndex(passages, list(map(str, range(3000))), contract)
+    vectors = Entries(np.arange(3001), {"vectors": passages})
+    made = passage_search.PassageSearch(
+        {"multi_vector": vectors}, {"dense": index}, None, candidates, Sources([""] * 3000)
+    )
+    query = Encoded(passages[0], None, passages[:2])
+    for k in passage_search.SIZES:
+        made.search(query, "multi_vector", k, None)
+    seconds: list[float] = []
+    compile_events.observe(index, lambda _, one: seconds.append(one))
+    for k in (5, candidates + 100, candidates + 101):
+        assert len(made.search(query, "multi_vector", k, None)) == k
+    assert not seconds
 
 
 def test_threads_compile_a_shape_once(root) -> None:

@@ -1,11 +1,17 @@
 """Next versions of a bundle: what is encoded, that nothing else differs, and what is refused."""
 
+import argparse
+import contextlib
 import json
+import shutil
+import threading
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from t5x_style import export
+from t5x_style.configuration import gin_checks
 from t5x_style.interfaces.representation import KINDS
 from t5x_style.retrieval import representation_files, versioned_folder
 from t5x_style.retrieval.beir_collection import Passage, Passages
@@ -28,9 +34,14 @@ def written(path: Path, rows) -> Changes:
     return Changes.read(path)
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return bundle_kit.publish(tmp_path_factory.mktemp("whole"))
+
+
 @pytest.fixture
-def made(tmp_path: Path) -> Path:
-    return bundle_kit.publish(tmp_path)
+def made(whole: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(whole, tmp_path / "bundle"))
 
 
 def held(version: Path) -> dict[str, np.ndarray]:
@@ -85,6 +96,80 @@ def test_the_last_two_versions_stay_and_name_what_they_were_made_of(made) -> Non
         bundle_update.update(made, Changes(given, frozenset()))
     assert versioned_folder.published(made) == [3, 4]
     assert bundle.origin(made) == bundle_kit.ORIGIN
+
+
+def added(name: str) -> Changes:
+    return Changes({name: Passage(name, "", "salt", "")}, frozenset())
+
+
+def test_two_updates_at_a_time_are_both_kept(made, monkeypatch) -> None:
+    """The second begins while the first encodes, and waits for it."""
+    encodes, waits = threading.Event(), threading.Event()
+    real = bundling.encode
+
+    def slow(*arguments):
+        encodes.set()
+        assert waits.wait(60)
+        return real(*arguments)
+
+    monkeypatch.setattr(bundling, "encode", slow)
+    monkeypatch.setattr(bundle, "_waiting", lambda folder: waits.set())
+    first = threading.Thread(target=bundle_update.update, args=(made, added("x")))
+    first.start()
+    assert encodes.wait(60)
+    bundle_update.update(made, added("y"))
+    first.join()
+    assert {"x", "y"} <= set(Passages(versioned_folder.current(made)).ids)
+    assert bundle.changes(made) == 2
+    assert not list(made.rglob("*.lock"))
+
+
+def test_an_update_of_a_version_that_is_no_longer_current_is_refused(made, monkeypatch) -> None:
+    """As where the disk has no locks."""
+    real = bundling.encode
+
+    def meanwhile(*arguments):
+        monkeypatch.setattr(bundling, "encode", real)
+        bundle_update.update(made, added("y"))
+        return real(*arguments)
+
+    monkeypatch.setattr(bundling, "encode", meanwhile)
+    monkeypatch.setattr(bundle, "changing", lambda folder: contextlib.nullcontext())
+    with pytest.raises(versioned_folder.PublishError, match="expected version 1, .* found 2"):
+        bundle_update.update(made, added("x"))
+    assert versioned_folder.published(made) == [1, 2]
+
+
+def test_changes_are_discarded_only_where_somebody_says_so(made, monkeypatch) -> None:
+    class Opened(Exception):
+        pass
+
+    def opened(flags):
+        raise Opened
+
+    monkeypatch.setattr(export.searcher, "find_config", lambda run: made.parent / "config.gin")
+    monkeypatch.setattr(export.searcher, "open_searcher", opened)
+    monkeypatch.setattr(export.remote_store, "named_here", contextlib.nullcontext)
+    settings = {"bundle": str(made.parent), "changes": None, "to": None}
+
+    def again(discard: bool) -> None:
+        options = argparse.Namespace(**settings, discard_changes=discard)
+        export.bundle(options, gin_checks.parse_flags([]))
+
+    with pytest.raises(Opened):
+        again(False)
+    bundle_update.update(made, Changes({}, frozenset("b")))
+    with pytest.raises(BundleError, match="changed since .* in 1 updates .*--discard_changes"):
+        again(False)
+    with pytest.raises(Opened):
+        again(True)
+
+
+def test_a_bundle_that_does_not_say_may_have_changes(made) -> None:
+    bundle_update.update(made, Changes({}, frozenset("b")))
+    path = made / "versions/2/manifest.json"
+    path.write_text(path.read_text().replace('"changes": 1,', ""))
+    assert bundle.changes(made) == 1
 
 
 def test_deleting_all_is_refused(made, tmp_path) -> None:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from t5x_style.serving import token_batches
 from t5x_style.serving.batch_shapes import BatchShapes
 from t5x_style.serving.service import Overloaded, RequestError, Tokens
 from t5x_style.serving.token_batches import Arrays, TokenBatches
@@ -266,7 +267,7 @@ def test_closing_ends_what_waits_and_then_refuses(programs) -> None:
 
 
 def test_batches_are_observed(programs) -> None:
-    seen: dict[str, list[tuple]] = {"batch": [], "queue": [], "compilation": []}
+    seen: dict[str, list[tuple]] = {"batch": [], "queue": []}
 
     class Observer:
         def __getattr__(self, name):
@@ -282,4 +283,11 @@ def test_batches_are_observed(programs) -> None:
     assert [one[:3] for one in seen["batch"]] == [(QUERY, 1, 16), (QUERY, 3, 64)]
     assert all(one[3] >= 0 for one in seen["batch"])
     assert len(seen["queue"]) == 4
-    assert len(seen["compilation"]) == 2
+
+
+def test_a_warm_up_ends_early_where_it_is_asked_to(programs) -> None:
+    made = batches(programs)
+    with pytest.raises(token_batches.Stopped):
+        made.warm_up(threads=1, stopped=lambda: len(programs.shapes) == 2)
+    assert len(programs.shapes) == 2
+    made.close()
