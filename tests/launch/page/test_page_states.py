@@ -143,6 +143,25 @@ def test_a_key_is_asked_for_and_kept_out_of_the_link(visit):
     assert titles(page)
 
 
+@pytest.mark.parametrize(("typed", "found"), [("let\u200bmein", "200B"), ("let me in", "0020")])
+def test_a_key_that_no_header_can_hold_is_asked_for_again(visit, typed, found):
+    page = visit().open("?q=!401")
+    page.fill("#key", typed)
+    page.keyboard.press("Enter")
+    assert f"found U+{found}" in page.locator("#key").evaluate("(key) => key.validationMessage")
+    page.fill("#key", f" {fake_server.KEY}\n")
+    page.keyboard.press("Enter")
+    assert titles(page)
+
+
+def test_a_stored_key_that_no_header_can_hold_is_dropped(visit):
+    page = visit().open()
+    page.evaluate("sessionStorage.setItem('kennel-key', '“letmein”')")
+    page.reload()
+    browser.wait_for(page, "document.querySelector('#bundle').textContent !== ''")
+    assert page.evaluate("sessionStorage.getItem('kennel-key')") is None
+
+
 @THEMES
 @pytest.mark.parametrize("state", STATES)
 def test_axe_has_no_serious_findings(visit, state, viewport, theme):
