@@ -90,6 +90,24 @@ def test_a_newer_version_is_noticed(visit):
     server.shutdown()
 
 
+def test_a_newer_version_offers_its_modes_and_sources(visit):
+    server = fake_server.FakeServer(kinds=["dense"], more_sources=20).start()
+    page = visit(server=server).open(f"?{ASKED}")
+    assert titles(page) == expected_titles("dense")
+    server.version, server.kinds, server.more_sources = 4, ("dense", "sparse"), 0
+    page.fill("#query", f"{QUERY} again")
+    page.keyboard.press("Enter")
+    browser.wait_for(page, "document.querySelectorAll('#modes input').length === 3")
+    assert page.locator("#modes label").all_inner_texts() == ["Dense", "Sparse", "Hybrid"]
+    assert page.locator("#source-field option").all_inner_texts() == ["All", *server.sources()]
+    page.fill("#query", QUERY)
+    page.get_by_role("radio", name="Sparse").check()
+    assert titles(page) == expected_titles("sparse")
+    page.select_option("#source-field select", "Climate")
+    assert titles(page) == expected_titles("sparse", source="Climate")
+    server.shutdown()
+
+
 def test_the_theme_changes_colours_of_the_matrix(visit):
     page = visit(color_scheme="light").open(f"?{ASKED}&open=glac-027")
     wait_for_evidence(page)
