@@ -215,7 +215,8 @@ class FakeServer(ThreadingHTTPServer):
     def info(self):
         return {
             "name": "m3-small",
-            "version": self.version,
+            "version": "0.1.0",
+            "bundle_version": self.version,
             "kinds": self.kinds,
             "modes": self.modes(),
             "dimension": 384,
