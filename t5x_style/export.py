@@ -6,8 +6,9 @@ The version is the time of the export, seconds since 1970: it grows from one sta
 next, and a server never meets another model under a number it has seen.
 
 `python -m t5x_style.export --bundle=RUN` makes a bundle of what a finished run searches with, for
-`kennel serve`: in RUN/bundle, or where `--to` says. `--bundle=BUNDLE --changes=FILE` publishes its
-next version, with passages added, replaced or deleted (docs/serving.md).
+`kennel serve`: in RUN/bundle, or where `--to` says. `--bundle=RUN --changes=FILE` publishes its
+next version, with passages added, replaced or deleted (docs/serving.md); RUN may be the bundle's
+own folder.
 """
 
 import argparse
@@ -32,6 +33,7 @@ from t5x_style.interfaces.contract import FILE_NAME, Contract, Vocabulary
 from t5x_style.interfaces.verdict_record import NOTICE, Verdict, withheld
 from t5x_style.reporting import run_curves
 from t5x_style.retrieval import versioned_folder
+from t5x_style.serving import bundle as bundles
 from t5x_style.serving import (
     bundle_update,
     bundling,
@@ -243,10 +245,11 @@ def bundle(options: argparse.Namespace, flags: gin_checks.Flags) -> int:
 
     Raises:
       SearchError: the run has no finished search.
-      BundleError: what it searches with cannot be served; or changes that do not fit.
+      BundleError: what it searches with cannot be served; no bundle to change; or changes that do
+        not fit.
     """
-    folder = Path(options.bundle)
     if options.changes:
+        folder = bundles.of_run(Path(options.bundle))
         done = bundle_update.update(folder, bundle_update.Changes.read(Path(options.changes)))
         print(
             f"{done.version}: {done.encoded} passages encoded, {done.deleted} deleted, "
@@ -256,7 +259,7 @@ def bundle(options: argparse.Namespace, flags: gin_checks.Flags) -> int:
     run = links.run_here(options.bundle)
     config = searcher.find_config(str(run))
     flags = dataclasses.replace(flags, files=(str(config), *flags.files))
-    target = Path(options.to) if options.to else run / "bundle"
+    target = Path(options.to) if options.to else run / bundles.IN_RUN
     with remote_store.named_here(flags) as here:
         found = searcher.open_searcher(here)
         parts = found.model, found.index, found.questions.folder, found.passages

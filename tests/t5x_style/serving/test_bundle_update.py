@@ -1,11 +1,14 @@
 """Next versions of a bundle: what is encoded, that nothing else differs, and what is refused."""
 
+import argparse
 import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from t5x_style import export
+from t5x_style.configuration import gin_checks
 from t5x_style.interfaces.representation import KINDS
 from t5x_style.retrieval import representation_files, versioned_folder
 from t5x_style.retrieval.beir_collection import Passage, Passages
@@ -64,6 +67,17 @@ def test_only_what_changed_is_encoded_and_the_rest_is_a_full_rebuild(
     again = bundle_kit.publish(tmp_path / "again", passages)
     for name, array in held(again / "versions/1").items():
         np.testing.assert_allclose(held(done.version)[name], array, atol=1e-5, err_msg=name)
+
+
+def test_a_run_may_be_named_in_place_of_its_bundle(made, tmp_path) -> None:
+    file = tmp_path / "changes.jsonl"
+    written(file, CHANGES[:1])
+    options = argparse.Namespace(bundle=str(tmp_path), changes=str(file), to=None)
+    assert export.bundle(options, gin_checks.parse_flags([])) == 0
+    assert versioned_folder.current_number(made) == 2
+    options.bundle = str(tmp_path / "parts")
+    with pytest.raises(BundleError, match="found neither. Make a bundle"):
+        export.bundle(options, gin_checks.parse_flags([]))
 
 
 def test_deleting_alone_encodes_nothing(made, tmp_path, monkeypatch) -> None:
