@@ -15,6 +15,7 @@ import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+from launch.service.page_policy import POLICY
 from tests.launch.page import fake_languages, fake_reading, fake_trainings
 from tests.launch.page.fake_text import noise, pieces_of
 
@@ -351,7 +352,7 @@ class Handler(BaseHTTPRequestHandler):
         fixed = {
             "Content-Type": content_type,
             "Content-Length": str(len(content)),
-            "Content-Security-Policy": "default-src 'self'",
+            "Content-Security-Policy": POLICY,
             "X-Content-Type-Options": "nosniff",
             "Cache-Control": "no-store",
         }

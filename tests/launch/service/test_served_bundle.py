@@ -22,8 +22,7 @@ from t5x_style.serving import bundle_update, searcher
 from t5x_style.serving.bundle_update import Changes
 from tests.t5x_style.serving import bundle_kit
 
-# A separate environment: pip install openai==3.51 langchain-openai cohere huggingface_hub
-# llama-index-embeddings-text-embeddings-inference llama-index-postprocessor-tei-rerank schemathesis
+# Of a separate environment with clients.txt; `make test-clients` makes it.
 CLIENTS_PYTHON = os.environ.get("KENNEL_CLIENTS_PYTHON", "")
 CLIENTS = REPOSITORY / "tests/launch/service/real_clients.py"
 
