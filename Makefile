@@ -6,6 +6,10 @@ PYTHON ?= $(shell for p in python3.11 python3 python; do \
 BIN := .venv/bin
 STAMP := .venv/.installed
 INTEROP := .venv/.interop
+# Of tests with libraries that must not meet Kennel's own: Playwright, and clients of other servers.
+PAGE := .venv/page
+CLIENTS := .venv/clients
+export KENNEL_CHROMIUM ?= $(shell command -v chromium || command -v chromium-browser)
 QUICKSTART := gin_configs/recipes/quickstart.gin
 
 # Compiled programs are kept between commands.
@@ -14,12 +18,13 @@ export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS ?= 0
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help install interop run speedrun smoke test test-all check format clean
+.PHONY: help install interop run speedrun smoke test test-all test-clients check format clean
 
 help:
 	@echo "make run       install, then run the main job into runs/quickstart (about 7 minutes)"
 	@echo "make test      install, then run the tests"
 	@echo "make test-all  the tests that take minutes, too"
+	@echo "make test-clients  the page in Chromium, and the server with the clients of others"
 	@echo "make interop   install PyTorch and the libraries that exports are opened in, and tested beside"
 	@echo "make check     ruff, mypy on the engine, the architecture test"
 	@echo "make speedrun  the main job for three seeds: the record in docs/results/speedrun.md"
@@ -63,6 +68,21 @@ test: $(STAMP)
 
 test-all: $(STAMP)
 	$(BIN)/python -m pytest -n 2 -q -rs
+
+# Three environments: pytest and Playwright; Kennel's own; and the clients, which its tests start.
+test-clients: $(PAGE)/.installed $(CLIENTS)/.installed
+	@test -x "$(KENNEL_CHROMIUM)" || { \
+	  echo "error: no Chromium: apt install chromium, or make KENNEL_CHROMIUM=/path/to/it ..."; exit 1; }
+	PYTHONPATH=$(CURDIR) $(PAGE)/bin/python -m pytest -q -rs -m "not slow" tests/launch/page
+	KENNEL_CLIENTS_PYTHON=$(CURDIR)/$(CLIENTS)/bin/python \
+	  $(BIN)/python -m pytest -q -rs tests/launch/service/test_served_bundle.py
+
+$(PAGE)/.installed: tests/launch/page/environment.txt
+$(CLIENTS)/.installed: tests/launch/service/clients.txt
+$(PAGE)/.installed $(CLIENTS)/.installed: | $(STAMP)
+	$(BIN)/python -m venv --clear $(@D)
+	$(BIN)/uv pip install --quiet --python $(@D)/bin/python -r $(filter %.txt,$^)
+	@touch $@
 
 check: $(STAMP)
 	$(BIN)/ruff check .

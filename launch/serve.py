@@ -45,6 +45,7 @@ if TYPE_CHECKING:  # imports FastAPI, which is an extra
 BUNDLE = "bundle"  # in the folder of a run
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _CURRENT = "CURRENT"  # in that of a bundle, see `t5x_style.retrieval.versioned_folder`
+_KEEP_ALIVE = 75  # seconds of an idle connection, more than clients and proxies keep one
 _BACKLOG = 2048  # connections that wait to be accepted, as uvicorn has it
 
 
@@ -275,6 +276,7 @@ def run(
         log_level="warning",
         access_log=False,
         server_header=False,
+        timeout_keep_alive=_KEEP_ALIVE,
         timeout_graceful_shutdown=math.ceil(settings.timeout),
         ws="none",
     )

@@ -6,9 +6,9 @@ The version is the time of the export, seconds since 1970: it grows from one sta
 next, and a server never meets another model under a number it has seen.
 
 `python -m t5x_style.export --bundle=RUN` makes a bundle of what a finished run searches with, for
-`kennel serve`: in RUN/bundle, or where `--to` says. `--bundle=BUNDLE --changes=FILE` publishes its
-next version, with passages added, replaced or deleted (docs/serving.md). A bundle with such changes
-is made again of its run with `--discard_changes` alone.
+`kennel serve`: in RUN/bundle, or where `--to` says. `--bundle=RUN --changes=FILE` publishes its
+next version, with passages added, replaced or deleted (docs/serving.md); RUN may be the bundle's
+own folder. A bundle with such changes is made again of its run with `--discard_changes` alone.
 """
 
 import argparse
@@ -245,11 +245,11 @@ def bundle(options: argparse.Namespace, flags: gin_checks.Flags) -> int:
 
     Raises:
       SearchError: the run has no finished search.
-      BundleError: what it searches with cannot be served; changes that do not fit; or a bundle
-        with changes would be made again, and nobody said to discard them.
+      BundleError: what it searches with cannot be served; no bundle to change; changes that do not
+        fit; or a bundle with changes would be made again, and nobody said to discard them.
     """
-    folder = Path(options.bundle)
     if options.changes:
+        folder = bundles.of_run(Path(options.bundle))
         done = bundle_update.update(folder, bundle_update.Changes.read(Path(options.changes)))
         print(
             f"{done.version}: {done.encoded} passages encoded, {done.deleted} deleted, "
@@ -259,7 +259,7 @@ def bundle(options: argparse.Namespace, flags: gin_checks.Flags) -> int:
     run = links.run_here(options.bundle)
     config = searcher.find_config(str(run))
     flags = dataclasses.replace(flags, files=(str(config), *flags.files))
-    target = Path(options.to) if options.to else run / "bundle"
+    target = Path(options.to) if options.to else run / bundles.IN_RUN
     target.mkdir(parents=True, exist_ok=True)
     with bundles.changing(target), remote_store.named_here(flags) as here:
         if not options.discard_changes:

@@ -5,10 +5,11 @@ import { count, nameOf } from "./text.js";
 
 const READS = { answer: "to answer questions", fill: "to fill in [MASK]" };
 const LABELS = {
-  name: "Name", version: "Version", made: "Made", passages: "Passages", kinds: "Representations",
+  name: "Name", bundle_version: "Version", made: "Made",
+  passages: "Passages", kinds: "Representations",
   modes: "Modes", dimension: "Dimension", similarity: "Similarity",
   query_length: "Tokens of a query", passage_length: "Tokens of a passage", sources: "Sources",
-  reads: "Reads passages",
+  reads: "Reads passages", version: "Kennel",
 };
 
 /**

@@ -3,7 +3,7 @@
  *
  * @typedef {Object} Info
  * @property {string} name
- * @property {number} version
+ * @property {number} bundle_version what answers call `version`
  * @property {string[]} kinds
  * @property {string[]} modes
  * @property {number} dimension

@@ -17,16 +17,24 @@ export function createControls(context) {
   const form = byId("form");
   const query = byId("query");
   const submit = (patch = {}) => change({ query: query.value.trim(), open: "", ...patch });
-  const source = createSource(context.info.sources, (value) => submit({ source: value }));
+  let [modes, sources, source] = [[], null, null]; // those that the form offers now
+  const offer = ({ info }) => { // another version of the bundle may have others
+    if (!areSame(modes, info.modes)) showModes(info.modes, (mode) => submit({ mode }));
+    if (!areSame(sources, info.sources)) {
+      source?.element.remove();
+      source = createSource(info.sources, (value) => submit({ source: value }));
+      byId("source-field").append(source.element);
+    }
+    ({ modes, sources } = info);
+  };
   form.addEventListener("submit", (event) => {
     event.preventDefault();
     submit(hasQuery(current()) ? {} : { view: "search" });
   });
   byId("k").addEventListener("change", (event) => submit({ k: Number(event.target.value) }));
-  createModes(context.info.modes, (mode) => submit({ mode }));
-  byId("source-field").append(source.element);
   return {
     show(state) {
+      offer(context);
       if (document.activeElement !== query || query.value.trim() !== state.query) {
         query.value = state.query;
       }
@@ -43,8 +51,13 @@ export function createControls(context) {
   };
 }
 
-function createModes(modes, choose) {
-  byId("modes").append(...modes.map((mode) => element("label.segment", {},
+function areSame(some, others) {
+  return JSON.stringify(some) === JSON.stringify(others);
+}
+
+function showModes(modes, choose) {
+  const legend = byId("modes").querySelector("legend");
+  byId("modes").replaceChildren(legend, ...modes.map((mode) => element("label.segment", {},
     element("input", { type: "radio", name: "mode", value: mode, onchange: () => choose(mode) }),
     element("span", {}, nameOf(mode)))));
 }

@@ -3,12 +3,16 @@
 import { element } from "./dom.js";
 
 const NAME = "kennel-key";
+const KEY = /^[!-~]+$/; // as of the server; `fetch` sends no header with other characters
 /** @type {Promise<boolean>|null} */
 let asking = null;
 
-/** @returns {string} "" without one */
+/** @returns {string} "" without one; one that no server can have is dropped */
 export function readKey() {
-  return window.sessionStorage.getItem(NAME) ?? "";
+  const key = window.sessionStorage.getItem(NAME) ?? "";
+  if (KEY.test(key)) return key;
+  window.sessionStorage.removeItem(NAME);
+  return "";
 }
 
 /**
@@ -29,6 +33,7 @@ function open(refused) {
     id: "key", name: "key", type: "password", required: true, autocomplete: "off",
     "aria-describedby": "key-hint",
   });
+  input.addEventListener("input", () => input.setCustomValidity(problem(input.value.trim())));
   const hint = refused ? "The server did not accept this key."
     : "It is kept until this tab is closed, and sent to this server only.";
   const dialog = element("dialog.key-dialog", { "aria-labelledby": "key-title" },
@@ -44,10 +49,19 @@ function open(refused) {
   dialog.showModal();
   return new Promise((resolve) => {
     dialog.addEventListener("close", () => {
-      const given = dialog.returnValue === "given" && input.value !== "";
-      if (given) window.sessionStorage.setItem(NAME, input.value);
+      const key = input.value.trim();
+      const given = dialog.returnValue === "given" && KEY.test(key);
+      if (given) window.sessionStorage.setItem(NAME, key);
       dialog.remove();
       resolve(given);
     });
   });
+}
+
+/** What is wrong with a key, "" if nothing: often a character that came with a copy of it. */
+function problem(key) {
+  const wrong = [...key].find((character) => !KEY.test(character));
+  if (wrong === undefined) return "";
+  const code = wrong.codePointAt(0).toString(16).toUpperCase().padStart(4, "0");
+  return `Expected letters, digits and signs of ASCII without spaces, found U+${code}`;
 }

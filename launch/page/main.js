@@ -62,7 +62,7 @@ function createContext(info) {
       byId("busy").hidden = waiting === 0;
     },
     async seen(version) {
-      if (version === undefined || version === context.info.version) return;
+      if (version === undefined || version === context.info.bundle_version) return;
       try {
         context.info = await call("info");
       } catch (error) {
@@ -77,7 +77,7 @@ function createContext(info) {
 }
 
 function showBundle(info) {
-  byId("bundle").textContent = `${info.name} · version ${info.version} · `
+  byId("bundle").textContent = `${info.name} · version ${info.bundle_version} · `
     + counted(info.passages, "passage");
   document.querySelector("nav a[data-view=training]").hidden = !info.curves;
   showSourcesLink(info);

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic.config import JsonDict
 
-from launch.service.error_replies import shown
+from t5x_style.serving.service import shown
 
 Side = Literal["query", "passage"]
 _FROM_1: JsonDict = {"minimum": 1}  # for /docs; the route checks it, with a clearer error
@@ -67,6 +67,10 @@ Texts = Annotated[
 ]
 
 
+# "" is a link's way to say that there is none; as a beginning it would choose all passages, slowly.
+Source = Annotated[str | None, AfterValidator(lambda source: source or None)]
+
+
 class Request(BaseModel):
     """A body of Kennel's routes: with no other fields, and no conversion of types."""
 
@@ -79,7 +83,7 @@ class SearchRequest(Request):
     query: Text
     mode: str | None = Field(None, description="one of /info's modes; default: hybrid, if offered")
     k: int = Field(10, description="passages, from 1", json_schema_extra=_FROM_1)
-    source: str | None = Field(None, description="only passages whose source begins so")
+    source: Source = Field(None, description="only passages whose source begins so")
 
 
 class SearchLink(BaseModel):
@@ -90,7 +94,7 @@ class SearchLink(BaseModel):
     q: str
     mode: str | None = None
     k: int = Field(10, json_schema_extra=_FROM_1)
-    source: str | None = None
+    source: Source = None
 
 
 class CompareRequest(Request):

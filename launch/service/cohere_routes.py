@@ -1,7 +1,7 @@
 """Routes that Cohere's client calls to re-rank documents.
 
-`max_tokens_per_doc` may be any number from 1: a document is always cut at the length that the model
-was trained with. `model` may be any name.
+A document is cut at `max_tokens_per_doc` tokens of the model, specials included, or at the length
+that the model was trained with, where that is less. `model` may be any name.
 """
 
 import uuid
@@ -30,9 +30,11 @@ class RerankRequest(BaseModel):
 
     query: Text
     documents: list[Text | Document]
-    model: str = ""
+    model: str | None = None
     top_n: int | None = Field(None, ge=1, description="results; default: all")
-    max_tokens_per_doc: int | None = Field(None, ge=1)
+    max_tokens_per_doc: int | None = Field(
+        None, ge=1, description="tokens at which documents are cut; default: the model's length"
+    )
     return_documents: bool | None = Field(None, description="of version 1")
 
 
@@ -65,7 +67,10 @@ async def rerank_of_version_1(body: RerankRequest, session: Opened) -> JsonReply
 
 async def _ranked(body: RerankRequest, session: Session, version: str) -> JsonReply:
     texts = [one.text if isinstance(one, Document) else one for one in body.documents]
-    scores, headers = await similarities(session, body.query, "documents", texts, truncate=True)
+    longest = body.max_tokens_per_doc
+    scores, headers = await similarities(
+        session, body.query, "documents", texts, truncate=True, longest=longest
+    )
     form = unit_score(session.facts.similarity)
     results: list[dict[str, Any]] = [
         {"index": index, "relevance_score": form(scores[index])}

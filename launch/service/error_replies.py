@@ -21,7 +21,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from launch.service.json_reply import JsonReply
-from t5x_style.serving.service import Overloaded, RequestError
+from t5x_style.serving.service import SHOWN, Overloaded, RequestError, Unavailable, shown
 
 OPENAI, COHERE = ("/v1/embeddings", "/v1/models"), ("/v1/rerank", "/v2/rerank")
 CLOSES = {"Connection": "close"}  # where the body of the request was not read to its end
@@ -39,16 +39,11 @@ _MESSAGES = {
     404: "there is no such route; GET /docs lists all",
     405: "the route does not take this method; GET /docs lists the methods of each route",
 }
-_SHOWN = 40  # characters of what was found
 _PROBLEMS = 5  # of one body
 
 
 class MissingKind(RuntimeError):
     """The model does not make a kind of representation that the route needs."""
-
-
-class Unavailable(RuntimeError):
-    """The service was closed during a request."""
 
 
 class ErrorReply(BaseModel):
@@ -172,16 +167,6 @@ def add_handlers(app: FastAPI) -> None:
         return reply(request.url.path, 500, message)
 
 
-def shown(value: Any) -> str:
-    """A value of a request as short ASCII text, whatever it holds."""
-    if isinstance(value, dict | list):
-        return f"{'an object' if isinstance(value, dict) else 'an array'} of {len(value)}"
-    if isinstance(value, str):
-        value = value[: _SHOWN + 1]
-    text = ascii(value)
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
-
-
 def in_words(problems: Sequence[Mapping[str, Any]]) -> str:
     """Pydantic's errors as one text: where, what was expected, and what was found."""
     lines = list(dict.fromkeys(map(_problem, problems)))
@@ -215,5 +200,5 @@ def _problem(one: Mapping[str, Any]) -> str:
 def _name(part: Any) -> str:
     """A part of a place; the name of an unknown field may be anything."""
     text = str(part)
-    plain = text.isascii() and text.isidentifier() and len(text) <= _SHOWN
+    plain = text.isascii() and text.isidentifier() and len(text) <= SHOWN
     return text if plain else shown(part)

@@ -6,10 +6,10 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 
 from launch.service import bodies, queries
-from launch.service.error_replies import ErrorReply, documented, shown
+from launch.service.error_replies import ErrorReply, documented
 from launch.service.json_reply import JsonReply
 from launch.service.session import Opened, Session
-from t5x_style.serving.service import Encoded, Evidence, RequestError, Tokens
+from t5x_style.serving.service import Encoded, Evidence, RequestError, Tokens, shown
 
 router = APIRouter(tags=["Kennel"], responses=documented(ErrorReply))
 _QUERY, _PASSAGE = "query", "passage"
@@ -24,7 +24,7 @@ async def search(body: bodies.SearchRequest, session: Opened) -> JsonReply:
 @router.get("/search", responses={200: {"model": bodies.SearchReply}})
 async def search_by_link(link: Annotated[bodies.SearchLink, Query()], session: Opened) -> JsonReply:
     """The same, for links and curl: `/search?q=...&mode=&k=&source=`."""
-    return await _search(session, "q", link.q, link.mode or None, link.k, link.source or None)
+    return await _search(session, "q", link.q, link.mode or None, link.k, link.source)
 
 
 async def _search(

@@ -29,8 +29,10 @@ class EmbeddingsRequest(BaseModel):
     """Of POST /v1/embeddings; other fields are ignored."""
 
     input: Texts
-    model: str = Field("", description=f"any; with {AS_QUERY} at its end texts are queries")
-    encoding_format: Literal["float", "base64"] = "float"
+    model: str | None = Field(
+        None, description=f"any; with {AS_QUERY} at its end texts are queries"
+    )
+    encoding_format: Literal["float", "base64"] | None = Field(None, description="default: float")
     dimensions: int | None = Field(None, description="absent, or that of the model")
     user: Any = None
 
@@ -64,7 +66,7 @@ async def embeddings(body: EmbeddingsRequest, session: Opened) -> JsonReply:
     """Vectors of texts; the header X-Truncated lists the indexes of those that were too long."""
     session.require_kind(DENSE)
     check_dimensions(session, body.dimensions)
-    side = QUERY if body.model.endswith(AS_QUERY) else PASSAGE
+    side = QUERY if (body.model or "").endswith(AS_QUERY) else PASSAGE
     tokens = await session.tokenize("input", side, as_list(body.input))
     encoded = await session.encode(side, tokens, (DENSE,))
     form = in_base64 if body.encoding_format == "base64" else np.asarray

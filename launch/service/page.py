@@ -11,8 +11,9 @@ from fastapi import APIRouter, Request
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
+from launch.service.page_policy import POLICY
+
 INDEX = "index.html"
-POLICY = "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
 TYPES = {  # a file of another type is not served
     ".html": "text/html",
     ".js": "text/javascript",

@@ -3,10 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from launch.service.error_replies import shown
 from launch.service.session import Session
 from t5x_style.interfaces.representation import QUERY
-from t5x_style.serving.service import HYBRID, Encoded, Hit, RequestError, Tokens
+from t5x_style.serving.service import HYBRID, Encoded, Hit, RequestError, Tokens, shown
 
 LISTED = 20  # names in an error
 

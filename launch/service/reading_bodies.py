@@ -3,7 +3,7 @@
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.config import JsonDict
 
-from launch.service.bodies import HitReply, QueryTokens, Request, Seconds, Text
+from launch.service.bodies import HitReply, QueryTokens, Request, Seconds, Source, Text
 
 MOST_WORDS = 100  # that are listed for a [MASK]
 READ = 5  # passages that answer, as in the papers
@@ -17,7 +17,7 @@ class AnswerRequest(Request):
 
     query: Text
     k: int = Field(READ, description="passages that are read", json_schema_extra=_FROM_1)
-    source: str | None = Field(None, description=_SOURCE)
+    source: Source = Field(None, description=_SOURCE)
 
 
 class AnswerLink(BaseModel):
@@ -27,7 +27,7 @@ class AnswerLink(BaseModel):
 
     q: str
     k: int = Field(READ, json_schema_extra=_FROM_1)
-    source: str | None = None
+    source: Source = None
 
 
 class FillRequest(Request):
@@ -36,7 +36,7 @@ class FillRequest(Request):
     text: Text = Field(description="a sentence with [MASK] for each token to be filled in")
     k: int = Field(FILLED, description="passages that are read", json_schema_extra=_FROM_1)
     words: int = Field(10, description="that are listed for a [MASK]", json_schema_extra=_FROM_1)
-    source: str | None = Field(None, description=_SOURCE)
+    source: Source = Field(None, description=_SOURCE)
 
 
 class OneAnswer(BaseModel):

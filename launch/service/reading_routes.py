@@ -7,13 +7,13 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 
 from launch.service import queries, reading_bodies
-from launch.service.error_replies import ErrorReply, MissingKind, documented, shown
+from launch.service.error_replies import ErrorReply, MissingKind, documented
 from launch.service.json_reply import JsonReply
 from launch.service.session import Opened, Session
 from t5x_style.interfaces.representation import PASSAGE, QUERY
 from t5x_style.serving import answers
 from t5x_style.serving.answers import Answer, Filled
-from t5x_style.serving.service import ANSWERS, FILLS, Hit, Reader, RequestError, Tokens
+from t5x_style.serving.service import ANSWERS, FILLS, Hit, Reader, RequestError, Tokens, shown
 
 router = APIRouter(tags=["Kennel"], responses=documented(ErrorReply))
 _MADE = {  # what a reader does -> which models do it
@@ -33,7 +33,7 @@ async def answer_by_link(
     link: Annotated[reading_bodies.AnswerLink, Query()], session: Opened
 ) -> JsonReply:
     """The same, for links and curl: `/answer?q=...&k=&source=`."""
-    return await _answer(session, "q", link.q, link.k, link.source or None)
+    return await _answer(session, "q", link.q, link.k, link.source)
 
 
 async def _answer(

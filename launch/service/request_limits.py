@@ -1,4 +1,4 @@
-"""Limits of each request: the API key, how many there are, bytes of the body, and seconds.
+"""Limits of each request: the API key, how many there are, bytes of bodies, and seconds.
 
 The body is read here, before a route sees the request: its size is known only at its end where it
 comes in chunks, and afterwards the connection reports nothing but that the client is gone. A
@@ -27,6 +27,10 @@ class _TooLarge(Exception):
     """The body has more bytes than allowed."""
 
 
+class _Full(Exception):
+    """The bodies of all requests in progress have more bytes than allowed."""
+
+
 class _Gone(Exception):
     """The client closed the connection before its request was complete."""
 
@@ -36,7 +40,7 @@ class Limits:
 
     def __init__(self, app: ASGIApp, settings: Settings, metrics: Metrics) -> None:
         self._app, self._settings, self._metrics = app, settings, metrics
-        self._active = 0
+        self._active = self._bytes = 0  # requests in progress, and bytes of their bodies
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers a request, and counts it."""
@@ -79,6 +83,7 @@ class Limits:
                 await self._answer(scope, receive, answer)
             finally:
                 self._active -= 1
+                self._bytes -= answer.asked
                 self._metrics.active.set(self._active)
 
     def _knows_host(self, scope: Scope) -> bool:
@@ -96,7 +101,7 @@ class Limits:
     async def _answer(self, scope: Scope, receive: Receive, answer: "_Answer") -> None:
         path, seconds = scope["path"], self._settings.timeout
         try:
-            body = await asyncio.wait_for(self._body(scope, receive), seconds)
+            body = await asyncio.wait_for(self._body(scope, receive, answer), seconds)
         except _TooLarge:
             message = (
                 f"the body: expected at most {self._settings.max_body:,} bytes, found more; send "
@@ -105,6 +110,11 @@ class Limits:
             await error_replies.reply(path, 413, message, error_replies.CLOSES)(
                 scope, receive, answer
             )
+        except _Full:
+            message = "the texts of other requests fill the memory that is for them; try again"
+            refusal = error_replies.overloaded(path, 1, message)
+            refusal.headers.update(error_replies.CLOSES)
+            await refusal(scope, receive, answer)
         except TimeoutError:
             message = f"the body: expected all of it in {seconds:g} s"
             await error_replies.reply(path, 408, message, error_replies.CLOSES)(
@@ -115,26 +125,30 @@ class Limits:
         else:
             await self._run(scope, receive, answer, body)
 
-    async def _body(self, scope: Scope, receive: Receive) -> bytes:
-        """All of it.
+    async def _body(self, scope: Scope, receive: Receive, answer: "_Answer") -> bytes:
+        """All of it, whose bytes are counted in the answer.
 
         Raises:
           _TooLarge: it is larger than allowed; nothing more is read.
+          _Full: with those of other requests, it is; nothing more is read.
           _Gone: the client closed the connection.
         """
         most = self._settings.max_body
         length = _header(scope, b"content-length")
         if re.fullmatch(rb"\d+", length) and (len(length) > 20 or int(length) > most):
             raise _TooLarge
-        chunks, size = [], 0
+        chunks = []
         while True:
             message = await receive()
             if message["type"] == "http.disconnect":
                 raise _Gone
             chunks.append(message.get("body", b""))
-            size += len(chunks[-1])
-            if size > most:
+            answer.asked += len(chunks[-1])
+            self._bytes += len(chunks[-1])
+            if answer.asked > most:
                 raise _TooLarge
+            if self._bytes > self._settings.max_bodies:
+                raise _Full
             if not message.get("more_body", False):
                 return b"".join(chunks)
 
@@ -170,6 +184,7 @@ class _Answer:
     def __init__(self, send: Send) -> None:
         self._send, self._dropped = send, False
         self.started = self.complete = False
+        self.asked = 0  # bytes of the request's body so far
         self.status = 500  # of one that fails before it has one
 
     async def __call__(self, message: Message) -> None:

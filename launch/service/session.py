@@ -13,7 +13,7 @@ from typing import Annotated, TypeVar
 
 from fastapi import Depends, Request
 
-from launch.service.error_replies import MissingKind, Unavailable
+from launch.service.error_replies import MissingKind
 from launch.service.server_metrics import ENCODING, SEARCH, TOKENIZATION, Metrics
 from launch.service.settings import Settings
 from t5x_style.serving.service import Encoded, Facts, Overloaded, RequestError, Service, Tokens
@@ -136,7 +136,7 @@ class Session:
 
         Raises:
           Overloaded: others fill the queue.
-          Unavailable: the service was closed.
+          Unavailable: the service is closed.
         """
         found: dict[int, T] = {}
         pending: dict[asyncio.Future[T], int] = {}
@@ -155,11 +155,6 @@ class Session:
                     done, _ = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
                     for one in done:
                         found[pending.pop(one)] = one.result()
-        except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if task is None or task.cancelling():
-                raise
-            raise Unavailable("the model was closed during the request; try again") from None
         finally:
             for one in pending:
                 one.cancel()

@@ -31,6 +31,8 @@ class Settings:
     Attributes:
       name: of the model in replies; None: that of the run it was made of.
       max_body: bytes of a request's body; a larger one is answered with 413.
+      max_bodies: bytes of the bodies of all requests in progress, which are in memory; a request
+        beyond that is answered with 429.
       max_texts: of one request; fewer than that are batched as the service likes.
       max_characters: of one text.
       max_k: passages that a search returns at most.
@@ -47,8 +49,9 @@ class Settings:
     """
 
     name: str | None = None
-    max_body: int = 2_000_000
-    max_texts: int = 1024
+    max_body: int = 8_000_000
+    max_bodies: int = 1_000_000_000
+    max_texts: int = 2048
     max_characters: int = 200_000
     max_k: int = 1000
     max_read: int = 50
@@ -66,8 +69,8 @@ class Settings:
         Raises:
           ValueError: a limit is not above 0, or the key is no printable ASCII.
         """
-        names = ("max_body", "max_texts", "max_characters", "max_k", "max_read", "max_requests")
-        for name in (*names, "timeout", "texts_in_queue", "threads"):
+        sizes = ("max_body", "max_bodies", "max_texts", "max_characters", "max_k", "max_read")
+        for name in (*sizes, "max_requests", "timeout", "texts_in_queue", "threads"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name}: expected more than 0, found {getattr(self, name)}")
         key = self.api_key

@@ -9,10 +9,10 @@ from pydantic.config import JsonDict
 
 from launch.service import queries
 from launch.service.bodies import HitReply, QueryTokens, Request, Seconds, Text
-from launch.service.error_replies import ErrorReply, documented, shown
+from launch.service.error_replies import ErrorReply, documented
 from launch.service.json_reply import JsonReply
 from launch.service.session import Opened, Session
-from t5x_style.serving.service import Encoded, Hit, RequestError
+from t5x_style.serving.service import Encoded, Hit, RequestError, shown
 
 MOST_SOURCES = 24  # that are searched for one query
 SHOWN = 3  # passages of each source, if the request names no number

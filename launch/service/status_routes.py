@@ -1,6 +1,7 @@
 """What a server is, whether it answers, and what it counts."""
 
 import dataclasses
+from importlib import metadata
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -24,12 +25,15 @@ async def health(session: Opened) -> JsonReply:
 async def info(session: Opened) -> JsonReply:
     """Facts of the bundle and limits of the server, also under the names that TEI gives them.
 
-    `version` is that of the bundle, as everywhere.
+    `version` is that of the server, a text, as TEI has it; `bundle_version` is what other routes
+    call `version`.
     """
     facts, settings = session.facts, session.settings
     contract = dict(facts.contract)
     named = {field.name: getattr(facts, field.name) for field in dataclasses.fields(facts)}
     theirs: dict[str, Any] = {
+        "version": _software(),
+        "bundle_version": facts.version,
         "model_id": session.name,
         "model_sha": None,
         "model_dtype": "float32",
@@ -37,7 +41,7 @@ async def info(session: Opened) -> JsonReply:
         "max_input_length": facts.passage_length,
         "max_client_batch_size": settings.max_texts,
         "max_concurrent_requests": settings.max_requests,
-        "max_batch_tokens": None,
+        "max_batch_tokens": session.service.batch_tokens,
         "auto_truncate": True,
         "tokenization_workers": settings.threads,
     }
@@ -49,6 +53,14 @@ async def info(session: Opened) -> JsonReply:
         "timeout": settings.timeout,
     }
     return JsonReply({**named, "contract": contract, **theirs, **ours})
+
+
+def _software() -> str:
+    """The version of Kennel; "unknown" where it runs without being installed."""
+    try:
+        return metadata.version("kennel")
+    except metadata.PackageNotFoundError:
+        return "unknown"
 
 
 @router.get("/metrics", response_class=Response, responses={200: {"content": {CONTENT_TYPE: {}}}})

@@ -7,11 +7,11 @@ representations.
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from fastapi import APIRouter
-from pydantic import BaseModel, Field
+from pydantic import AfterValidator, BaseModel, Field
 
 from launch.service.bodies import Text, Texts, as_list
 from launch.service.error_replies import ErrorReply, documented
@@ -19,11 +19,22 @@ from launch.service.json_reply import JsonReply
 from launch.service.openai_routes import check_dimensions, truncated
 from launch.service.session import Opened, Session
 from t5x_style.interfaces.representation import DENSE, MULTI_VECTOR, PASSAGE, QUERY, SPARSE
-from t5x_style.serving.service import Encoded, RequestError, Tokens
+from t5x_style.serving.service import Encoded, RequestError, Tokens, shown
 
 router = APIRouter(tags=["TEI"], responses=documented(ErrorReply))
 COSINE = "cosine"
 _ROUNDING = 1e-5  # of a length in float32
+
+
+def _check_direction(direction: str) -> str:
+    if direction.lower() != "right":
+        raise ValueError(
+            f"expected 'Right', as texts are cut at their end alone; found {shown(direction)}"
+        )
+    return direction
+
+
+Direction = Annotated[str, AfterValidator(_check_direction)]
 
 
 class EmbedRequest(BaseModel):
@@ -31,6 +42,7 @@ class EmbedRequest(BaseModel):
 
     inputs: Texts
     truncate: bool | None = Field(None, description="false: texts that are too long are refused")
+    truncation_direction: Direction | None = Field(None, description="'Right', or absent")
     prompt_name: Literal["query", "passage"] | None = Field(None, description="default: passage")
     normalize: bool | None = Field(
         None, description="to length 1; default: true where the model compares by cosine"
@@ -53,6 +65,7 @@ class RerankRequest(BaseModel):
     raw_scores: bool | None = Field(None, description="similarities; default: between 0 and 1")
     return_text: bool | None = None
     truncate: bool | None = Field(None, description="false: texts that are too long are refused")
+    truncation_direction: Direction | None = Field(None, description="'Right', or absent")
 
 
 class Ranked(BaseModel):
@@ -131,8 +144,35 @@ def require_whole(field: str, tokens: Sequence[Tokens]) -> None:
             )
 
 
+def shortened(tokens: Tokens, longest: int) -> Tokens:
+    """A text cut at `longest` tokens, of which it keeps the special ones at its two ends.
+
+    >>> places = (None, (0, 1), (2, 3), None)
+    >>> cut = shortened(Tokens(np.arange(4), ("[CLS]", "a", "b", "[SEP]"), places, 0), 3)
+    >>> cut.pieces, cut.places, cut.cut_off
+    (['[CLS]', 'a', '[SEP]'], [None, (0, 1), None], 1)
+    """
+    there = [number for number, place in enumerate(tokens.places) if place is not None]
+    if len(tokens.ids) <= longest or not there:
+        return tokens
+    first, end = there[0], there[-1] + 1
+    begin = max(first, end - (len(tokens.ids) - longest))  # of what is cut
+    pieces, places = list(tokens.pieces), list(tokens.places)
+    return Tokens(
+        np.delete(tokens.ids, np.s_[begin:end]),
+        pieces[:begin] + pieces[end:],
+        places[:begin] + places[end:],
+        tokens.cut_off + end - begin,
+    )
+
+
 async def similarities(
-    session: Session, query: str, field: str, texts: Sequence[str], truncate: bool
+    session: Session,
+    query: str,
+    field: str,
+    texts: Sequence[str],
+    truncate: bool,
+    longest: int | None = None,
 ) -> tuple[list[float], dict[str, str]]:
     """Scores of texts for a query, in the order of the texts, and headers that say what was cut.
 
@@ -142,6 +182,7 @@ async def similarities(
       field: of the texts, for errors.
       texts: encoded as passages.
       truncate: whether texts that are too long are cut; else they are refused.
+      longest: tokens at which texts are cut, where that is less than the model's length.
 
     Raises:
       RequestError: beyond a limit, or too long.
@@ -152,6 +193,8 @@ async def similarities(
     if not truncate:
         require_whole("query", asked)
         require_whole(field, tokens)
+    if longest is not None:
+        tokens = [shortened(one, longest) for one in tokens]
     both = [(QUERY, asked[0]), *((PASSAGE, one) for one in tokens)]
     question, *passages = await session.encode_mixed(both, kinds)
     scores = await session.search(session.service.similarity, question, passages)

@@ -14,7 +14,7 @@
                                          finds enough; every vector is compared without it
 
 A version appears whole or not at all (`retrieval.versioned_folder`). Opening one compares every
-file with its hash, and takes nothing from outside of its folder.
+file with its hash, refuses files without one, and takes nothing from outside of its folder.
 """
 
 import collections
@@ -24,7 +24,7 @@ import datetime
 import json
 import shutil
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -41,6 +41,7 @@ from t5x_style.serving.training_curves import Curves
 from t5x_style.storage import file_locks
 
 FORMAT = 1
+IN_RUN = "bundle"  # name of the folder in that of a run
 CORPUS, CARD, REPRESENTATIONS, INDEXES = "corpus.jsonl", "card.md", "representations", "indexes"
 EXACT_BELOW = 200_000  # passages that are compared one by one; an index for more of them
 MINIMUM_RECALL = 0.9  # of that index, against exact search; one that finds less is not used
@@ -156,7 +157,8 @@ def read_manifest(version: Path) -> dict[str, Any]:
     """The facts of a version, after every file in it was compared with its size and hash.
 
     Raises:
-      BundleError: it is no bundle, of a newer format, or names files outside of its folder.
+      BundleError: it is no bundle, of a newer format, names files outside of its folder, or holds
+        links or files that are not listed.
       IndexDamaged: a file is missing, cut short or changed.
     """
     manifest = versioned_folder.read_manifest_alone(version)
@@ -172,6 +174,7 @@ def read_manifest(version: Path) -> dict[str, Any]:
         )
     for name in manifest["files"]:
         _require_inside(version, name)
+    _require_listed(version, manifest["files"])
     versioned_folder.read_manifest(version)
     unknown = [kind for kind in manifest["kinds"] if kind not in KINDS]
     if unknown or not manifest["kinds"]:
@@ -180,17 +183,25 @@ def read_manifest(version: Path) -> dict[str, Any]:
 
 
 def _require_inside(version: Path, name: str) -> None:
-    """Raises BundleError for a name that climbs out of the folder, or a link on its way."""
+    """Raises BundleError for a name that climbs out of the folder."""
     parts = Path(name).parts
     if Path(name).is_absolute() or ".." in parts or not parts:
         raise BundleError(f"{version}: expected names of files inside of it, found {name!r}")
-    at = version
-    for part in parts:
-        at = at / part
-        if at.is_symlink():
+
+
+def _require_listed(version: Path, listed: Container[str]) -> None:
+    """Raises BundleError for a link, and a file without a hash, which readers might take."""
+    for path in [version, *sorted(version.rglob("*"))]:
+        if path.is_symlink():
             raise BundleError(
-                f"{at}: expected a file or a folder, found a link. A bundle has none: copy what it "
-                "leads to, or make the bundle again."
+                f"{path}: expected a file or a folder, found a link. A bundle has none: copy what "
+                "it leads to, or make the bundle again."
+            )
+        name = str(path.relative_to(version))
+        if not path.is_dir() and name != versioned_folder.MANIFEST and name not in listed:
+            raise BundleError(
+                f"{path}: expected files that {versioned_folder.MANIFEST} lists, found one that it "
+                "does not. Delete it, or make the bundle again."
             )
 
 
@@ -280,6 +291,21 @@ def require_unchanged(folder: Path) -> None:
             "(--changes), and a bundle that is made of the run does not have them. Make it in "
             "another folder with --to=FOLDER, or give up the changes with --discard_changes."
         )
+
+
+def of_run(folder: Path) -> Path:
+    """The folder of a bundle: the folder itself, or that in a run's folder.
+
+    Raises:
+      BundleError: it is neither a bundle nor the folder of a run that has one.
+    """
+    for one in (folder, folder / IN_RUN):
+        if (one / versioned_folder.CURRENT).is_file():
+            return one
+    raise BundleError(
+        f"{folder}: expected the folder of a bundle, or of a run that has one, found neither. Make "
+        f"a bundle of a finished run: kennel export --bundle=RUN"
+    )
 
 
 def is_bundle(folder: Path) -> bool:

@@ -48,6 +48,7 @@ from t5x_style.serving.service import (
     RequestError,
     SharedWord,
     Tokens,
+    shown,
 )
 from t5x_style.serving.training_curves import Curves
 
@@ -115,6 +116,11 @@ class BundleService:
         """See `Service`."""
         return self._reader
 
+    @property
+    def batch_tokens(self) -> int:
+        """See `Service`."""
+        return self.batches.budget
+
     def warm_up(
         self,
         threads: int | None = None,
@@ -163,7 +169,7 @@ class BundleService:
     def evidence(self, question: Tokens, query: Encoded, passage_id: str) -> Evidence:
         """See `Service`."""
         if passage_id not in self._passages:
-            raise RequestError(f"id: expected a passage of the bundle, found {passage_id!r}")
+            raise RequestError(f"id: expected a passage of the bundle, found {shown(passage_id)}")
         row = self._passages.row(passage_id)
         passage = self._passages.passage(row)
         content = text_tokens.content(passage.title, passage.text)

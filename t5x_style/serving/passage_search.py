@@ -14,7 +14,7 @@ from t5x_style.interfaces.representation import (
 from t5x_style.retrieval import candidate_scores, hybrid
 from t5x_style.serving.encoded_texts import as_representations
 from t5x_style.serving.passage_sources import Sources
-from t5x_style.serving.service import HYBRID, Encoded, RequestError
+from t5x_style.serving.service import HYBRID, Encoded, RequestError, shown
 
 # Of the hits that are asked for: an exact index compiles once for each. Above, powers of two.
 SIZES = (16, 128, 1024)
@@ -46,7 +46,7 @@ class PassageSearch:
     def needs(self, mode: str) -> tuple[str, ...]:
         """See `Service.needs`."""
         if mode not in self.modes:
-            raise RequestError(f"mode: expected one of {list(self.modes)}, found {mode!r}")
+            raise RequestError(f"mode: expected one of {list(self.modes)}, found {shown(mode)}")
         if mode == HYBRID and self.combined is not None:
             return self.combined.kinds
         if mode in self.indexes:
@@ -97,8 +97,8 @@ class PassageSearch:
         rows = self.sources.rows(source)[None].astype(np.int32)
         if not rows.size:
             raise RequestError(
-                f"source: expected the beginning of a passage's source, found {source!r}, with "
-                f"which none begins; GET /info lists some"
+                f"source: expected the beginning of a passage's source, found {shown(source)}, "
+                f"with which none begins; GET /info lists some"
             )
         if mode == HYBRID and self.combined is not None:
             return self.combined.best_of(asked, rows, k)

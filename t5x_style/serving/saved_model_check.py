@@ -1,6 +1,7 @@
 """Is a SavedModel the model it was made from? Loaded back, it must give the same numbers."""
 
 import dataclasses
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ from t5x_style.interfaces.objective import GENERATE, ModelFunction
 from t5x_style.serving import saved_model
 from t5x_style.step import jitted_functions
 
+# What TensorFlow says of a program's calling convention that is newer than itself.
+_TOO_NEW = re.compile(r"XlaCallModuleOp with version \d+ is not supported[^\n]*")
 _ROWS = (1, 5, 2)  # rows of the compared batches; TensorFlow compiles each shape
 
 
@@ -39,7 +42,24 @@ def compare(folder: Path, model: Restored, vocabulary: Vocabulary) -> dict[str, 
       folder: of the SavedModel; TensorFlow loads it in this process.
       model: that it was made from.
       vocabulary: ids are drawn from it.
+
+    Raises:
+      ExportError: the program is newer than the TensorFlow of this process.
     """
+    tf = saved_model.cpu_only_tensorflow()
+    try:
+        return _compared(folder, model, vocabulary)
+    except tf.errors.InvalidArgumentError as error:
+        if found := _TOO_NEW.search(str(error)):
+            raise saved_model.ExportError(
+                f"TensorFlow {tf.__version__} does not run the programs that JAX writes here "
+                f"({found[0]}). Install the two versions that setup.py names: pip install -e ."
+            ) from error
+        raise
+
+
+def _compared(folder: Path, model: Restored, vocabulary: Vocabulary) -> dict[str, Difference]:
+    """See `compare`."""
     signatures = saved_model.cpu_only_tensorflow().saved_model.load(str(folder)).signatures
     max_lengths = saved_model.lengths(model)
     jitted = jitted_functions.jitted_functions(model.graphdef, model.functions)

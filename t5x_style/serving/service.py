@@ -14,6 +14,7 @@ import numpy as np
 
 from t5x_style.serving.training_curves import Curves
 
+SHOWN = 40  # characters of what was found, in an error
 HYBRID = "hybrid"  # the mode in which all kinds of a bundle are searched as one
 ANSWERS, FILLS = "answer", "fill"  # what a reader does, named as the kind of its function
 Place = tuple[int, int] | None  # first character, and the one after the last; None: of no text
@@ -21,6 +22,10 @@ Place = tuple[int, int] | None  # first character, and the one after the last; N
 
 class RequestError(ValueError):
     """A request that cannot be answered as it is; the message says what was expected and found."""
+
+
+class Unavailable(RuntimeError):
+    """The version was closed: its server ends, or another version answers now."""
 
 
 class Overloaded(RuntimeError):
@@ -35,6 +40,16 @@ class Overloaded(RuntimeError):
             f"too many texts are waiting; expected to have room in {retry_after:.1f} s"
         )
         self.retry_after = retry_after
+
+
+def shown(value: Any) -> str:
+    """A value of a request as short ASCII text, whatever it holds, for an error."""
+    if isinstance(value, dict | list):
+        return f"{'an object' if isinstance(value, dict) else 'an array'} of {len(value)}"
+    if isinstance(value, str):
+        value = value[: SHOWN + 1]
+    text = ascii(value)
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
 
 
 @dataclasses.dataclass(frozen=True)
@@ -233,7 +248,7 @@ class Reader(Protocol):
         ...
 
     def span(self, joint: Tokens) -> "Future[Span]":
-        """The best span; Overloaded as of `Service.submit`. Of a model that answers."""
+        """The best span; errors as of `Service.submit`. Of a model that answers."""
         ...
 
     def words(self, joint: Tokens) -> "Future[np.ndarray]":
@@ -252,6 +267,11 @@ class Service(Protocol):
     @property
     def reader(self) -> Reader | None:
         """Of the model; None where it reads no passages."""
+        ...
+
+    @property
+    def batch_tokens(self) -> int:
+        """Tokens of a batch, padding included; a longer text is a batch by itself."""
         ...
 
     def tokenize(self, side: str, text: str) -> Tokens:
@@ -273,6 +293,7 @@ class Service(Protocol):
 
         Raises:
           Overloaded: too many tokens are waiting.
+          Unavailable: the version is closed.
         """
         ...
 

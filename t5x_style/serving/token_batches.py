@@ -22,7 +22,7 @@ import numpy as np
 from t5x_style.serving import batch_shapes
 from t5x_style.serving.batch_shapes import BatchShapes
 from t5x_style.serving.programs import Programs
-from t5x_style.serving.service import Overloaded, RequestError, Tokens
+from t5x_style.serving.service import Overloaded, RequestError, Tokens, Unavailable
 
 
 class Stopped(RuntimeError):
@@ -68,6 +68,7 @@ class TokenBatches:
     """See the module's docstring; may be called from any thread.
 
     Attributes:
+      budget: tokens of a batch.
       waiting: tokens that wait.
       to_compile: shapes of `warm_up` that are not compiled yet.
     """
@@ -98,6 +99,7 @@ class TokenBatches:
         backend = jax.default_backend()
         if budget is None:
             budget = batch_shapes.BUDGETS.get(backend, batch_shapes.OTHER_BUDGET)
+        self.budget = budget
         full = batch_shapes.FULL.get(backend, 0.0)
         self._shapes = {
             name: BatchShapes(length, budget, full, (most_rows or {}).get(name))
@@ -129,7 +131,7 @@ class TokenBatches:
         Raises:
           Overloaded: too many tokens wait.
           RequestError: the model has no such program.
-          RuntimeError: it is closed.
+          Unavailable: it is closed.
         """
         if program not in self._shapes:
             raise RequestError(
@@ -139,7 +141,7 @@ class TokenBatches:
         future: Future[T] = Future()
         with self._changed:
             if self._closed:
-                raise RuntimeError("this version of the bundle is closed")
+                raise Unavailable("this version of the bundle is closed; try again")
             if self.waiting and self.waiting + len(tokens.ids) > self._most_waiting:
                 raise Overloaded(self.waiting / self._rate if self._rate else 1.0)
             self.waiting += len(tokens.ids)

@@ -20,7 +20,7 @@ export function createCurvesView(context) {
 
   async function load() {
     const mine = ++turn;
-    asked = context.info.version;
+    asked = context.info.bundle_version;
     context.setBusy(true);
     root.setAttribute("aria-busy", "true");
     if (!answer) root.replaceChildren(placeholder());
@@ -57,7 +57,7 @@ export function createCurvesView(context) {
         root.replaceChildren(notice("No curves in this bundle", "Bundles that are made of a "
           + "finished run hold the curves of its trainings: kennel export --bundle=RUN makes it "
           + "again."));
-      } else if (context.info.version !== asked && context.info.version !== answer?.version) {
+      } else if (![asked, answer?.version].includes(context.info.bundle_version)) {
         load();
       } else if (answer) {
         draw(state);

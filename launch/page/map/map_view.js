@@ -38,7 +38,7 @@ export function createMapView(context) {
 
   async function load() {
     const mine = ++turn;
-    asked = context.info.version;
+    asked = context.info.bundle_version;
     context.setBusy(true);
     root.setAttribute("aria-busy", "true");
     if (!drawn) root.replaceChildren(placeholder());
@@ -69,7 +69,7 @@ export function createMapView(context) {
         const kinds = new Intl.ListFormat("en").format(info.kinds.map(nameOf)).toLowerCase();
         root.replaceChildren(notice("No map of this bundle",
           `A map is drawn of dense vectors. This bundle has only ${kinds} representations.`));
-      } else if (info.version !== version && info.version !== asked) {
+      } else if (info.bundle_version !== version && info.bundle_version !== asked) {
         load();
       } else {
         drawn?.show(state);

@@ -1,6 +1,7 @@
 """Chromium for tests of the page, and what a page did that it must not do.
 
-Needs `pip install playwright` and a Chromium: of Debian, or the one that KENNEL_CHROMIUM names.
+`make test-clients` makes an environment for them. Needs `pip install playwright` and a Chromium: of
+Debian, or the one that KENNEL_CHROMIUM names.
 The checks of accessibility need axe-core: the `axe.min.js` that KENNEL_AXE names (of `npm pack
 axe-core`), or `pip install axe-core-python`, which has an older one.
 """

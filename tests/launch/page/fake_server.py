@@ -15,6 +15,7 @@ import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+from launch.service.page_policy import POLICY
 from tests.launch.page import fake_languages, fake_reading, fake_trainings
 from tests.launch.page.fake_text import noise, pieces_of
 
@@ -215,7 +216,8 @@ class FakeServer(ThreadingHTTPServer):
     def info(self):
         return {
             "name": "m3-small",
-            "version": self.version,
+            "version": "0.1.0",
+            "bundle_version": self.version,
             "kinds": self.kinds,
             "modes": self.modes(),
             "dimension": 384,
@@ -350,7 +352,7 @@ class Handler(BaseHTTPRequestHandler):
         fixed = {
             "Content-Type": content_type,
             "Content-Length": str(len(content)),
-            "Content-Security-Policy": "default-src 'self'",
+            "Content-Security-Policy": POLICY,
             "X-Content-Type-Options": "nosniff",
             "Cache-Control": "no-store",
         }

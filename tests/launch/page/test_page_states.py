@@ -90,6 +90,24 @@ def test_a_newer_version_is_noticed(visit):
     server.shutdown()
 
 
+def test_a_newer_version_offers_its_modes_and_sources(visit):
+    server = fake_server.FakeServer(kinds=["dense"], more_sources=20).start()
+    page = visit(server=server).open(f"?{ASKED}")
+    assert titles(page) == expected_titles("dense")
+    server.version, server.kinds, server.more_sources = 4, ("dense", "sparse"), 0
+    page.fill("#query", f"{QUERY} again")
+    page.keyboard.press("Enter")
+    browser.wait_for(page, "document.querySelectorAll('#modes input').length === 3")
+    assert page.locator("#modes label").all_inner_texts() == ["Dense", "Sparse", "Hybrid"]
+    assert page.locator("#source-field option").all_inner_texts() == ["All", *server.sources()]
+    page.fill("#query", QUERY)
+    page.get_by_role("radio", name="Sparse").check()
+    assert titles(page) == expected_titles("sparse")
+    page.select_option("#source-field select", "Climate")
+    assert titles(page) == expected_titles("sparse", source="Climate")
+    server.shutdown()
+
+
 def test_the_theme_changes_colours_of_the_matrix(visit):
     page = visit(color_scheme="light").open(f"?{ASKED}&open=glac-027")
     wait_for_evidence(page)
@@ -141,6 +159,25 @@ def test_a_key_is_asked_for_and_kept_out_of_the_link(visit):
     assert fake_server.KEY not in page.url + page.inner_text("#curl")
     page.reload()
     assert titles(page)
+
+
+@pytest.mark.parametrize(("typed", "found"), [("let\u200bmein", "200B"), ("let me in", "0020")])
+def test_a_key_that_no_header_can_hold_is_asked_for_again(visit, typed, found):
+    page = visit().open("?q=!401")
+    page.fill("#key", typed)
+    page.keyboard.press("Enter")
+    assert f"found U+{found}" in page.locator("#key").evaluate("(key) => key.validationMessage")
+    page.fill("#key", f" {fake_server.KEY}\n")
+    page.keyboard.press("Enter")
+    assert titles(page)
+
+
+def test_a_stored_key_that_no_header_can_hold_is_dropped(visit):
+    page = visit().open()
+    page.evaluate("sessionStorage.setItem('kennel-key', '“letmein”')")
+    page.reload()
+    browser.wait_for(page, "document.querySelector('#bundle').textContent !== ''")
+    assert page.evaluate("sessionStorage.getItem('kennel-key')") is None
 
 
 @THEMES

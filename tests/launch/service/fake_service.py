@@ -21,6 +21,7 @@ from t5x_style.serving.service import (
     SharedWord,
     Span,
     Tokens,
+    Unavailable,
 )
 from t5x_style.serving.training_curves import Curve, Curves, Training
 
@@ -58,6 +59,7 @@ class FakeService:
     Attributes:
       submitted: side, number of tokens and kinds of each text that was submitted.
       cancelled: how many futures were cancelled before they were encoded.
+      sources: that `search` was given.
       room: texts that may wait; more raise Overloaded.
       hanging: encodes nothing until `release`.
       failure: raised by `search`, if any.
@@ -86,6 +88,8 @@ class FakeService:
         self.facts = Facts(**{**values, **facts})
         self.reader = None if self.facts.reads is None else FakeReader(self.facts.reads)
         self.submitted: list[tuple[str, int, tuple[str, ...]]] = []
+        self.batch_tokens = 64
+        self.sources: list[str | None] = []
         self.room: int | None = None
         self.hanging, self.is_open = False, True
         self.failure: Exception | None = None
@@ -98,7 +102,6 @@ class FakeService:
         return sum(future.cancelled() for future, _, _ in self._waiting)
 
     def tokenize(self, side: str, text: str) -> Tokens:
-        assert self.is_open
         words, places, at = text.split(), [], 0
         for word in words:
             at = text.index(word, at)
@@ -110,7 +113,9 @@ class FakeService:
         return Tokens(ids, ["[CLS]", *kept, "[SEP]"], places, len(words) - len(kept))
 
     def submit(self, side: str, tokens: Tokens, kinds: Sequence[str]) -> "Future[Encoded]":
-        assert self.is_open and set(kinds) <= set(self.facts.kinds) and kinds
+        if not self.is_open:
+            raise Unavailable("the version is closed; try again")
+        assert set(kinds) <= set(self.facts.kinds) and kinds
         with self._lock:
             if self.room is not None:
                 waiting = sum(not future.done() for future, _, _ in self._waiting)
@@ -133,9 +138,9 @@ class FakeService:
                     future.set_result(encoded(tokens, kinds))
 
     def close(self) -> None:
-        """Cancels what waits, as a service that is shut down."""
-        for future, _, _ in self._waiting:
-            future.cancel()
+        """Encodes what waits, and then nothing more."""
+        self.is_open = False
+        self.release()
 
     def needs(self, mode: str) -> tuple[str, ...]:
         if mode not in self.facts.modes:
@@ -146,6 +151,7 @@ class FakeService:
         assert self.is_open
         if self.failure is not None:
             raise self.failure
+        self.sources.append(source)
         kinds = self.needs(mode)
         assert all(getattr(query, kind) is not None for kind in kinds)
         found = [

@@ -31,6 +31,18 @@ def test_openai_gives_floats_or_base64(client, service):
         np.testing.assert_array_equal(decoded, vector(service, text))
 
 
+def test_openai_takes_null_for_what_is_absent(client):
+    body = {"model": None, "input": "cat", "encoding_format": None, "dimensions": None}
+    reply = client.post("/v1/embeddings", json=body)
+    assert reply.status_code == 200 and reply.json()["model"] == "fake"
+    assert isinstance(reply.json()["data"][0]["embedding"], list)
+
+
+def test_as_many_texts_as_openai_takes_and_a_thousand_long_ones(client):
+    assert client.post("/v1/embeddings", json={"input": ["a"] * 2048}).status_code == 200
+    assert client.post("/v1/embeddings", json={"input": ["word " * 800] * 1000}).status_code == 200
+
+
 def test_openai_encodes_queries_where_the_name_says_so(client, service):
     reply = client.post("/v1/embeddings", json={"model": "fake:query", "input": "cat"}).json()
     assert reply["model"] == "fake:query" and service.submitted[-1][0] == "query"
@@ -51,7 +63,7 @@ def test_openai_reports_texts_that_were_cut(client):
     [
         ({"input": [1, 2, 3]}, "check_embedding_ctx_length=False"),
         ({"input": [[1, 2], [3]]}, "check_embedding_ctx_length=False"),
-        ({"input": []}, "input: expected 1 to 1,024 texts, found 0"),
+        ({"input": []}, "input: expected 1 to 2,048 texts, found 0"),
         ({"input": ""}, "input: expected a text, found an empty one"),
         ({"input": ["cat", ""]}, "input[1]: expected a text"),
         ({}, "body.input: expected a value"),
@@ -86,6 +98,17 @@ def test_tei_encodes_queries_where_it_is_asked(client, service):
     assert service.submitted == [("query", 3, ("dense",))]
     reply = client.post("/embed", json={"inputs": "cat", "prompt_name": "other"})
     assert reply.status_code == 422 and "'query' or 'passage'" in reply.json()["error"]
+
+
+@pytest.mark.parametrize("route", ["/embed", "/embed_sparse", "/embed_all", "/rerank"])
+def test_tei_cuts_texts_at_their_end_alone(client, route):
+    body = {"query": "a", "texts": [LONG]} if route == "/rerank" else {"inputs": LONG}
+    for direction in ("Right", "right", None):
+        reply = client.post(route, json={**body, "truncation_direction": direction})
+        assert reply.status_code == 200 and reply.headers["X-Truncated"] == "0"
+    reply = client.post(route, json={**body, "truncation_direction": "Left"})
+    assert reply.status_code == 422
+    assert "expected 'Right', as texts are cut at their end" in reply.json()["error"]
 
 
 def test_tei_normalizes_where_it_is_asked(serve):
@@ -186,6 +209,22 @@ def test_cohere_reranks(client, version):
     assert reply["meta"]["api_version"] == {"version": version}
     assert reply["meta"]["billed_units"] == {"search_units": 1} and reply["id"]
     assert ("document" in reply["results"][0]) == (version == "1")
+
+
+def test_cohere_cuts_documents_where_it_is_asked(client, service):
+    body = {"query": "cat", "documents": ["cat dog mouse", "cat"], "max_tokens_per_doc": 3}
+    reply = client.post("/v2/rerank", json=body)
+    assert [count for _, count, _ in service.submitted] == [3, 3, 3]
+    assert reply.headers["X-Truncated"] == "0"
+    scores = [one["relevance_score"] for one in reply.json()["results"]]
+    assert scores == pytest.approx([1, 1])
+
+
+@pytest.mark.parametrize("longest", [1, 2])
+def test_cohere_cuts_no_special_tokens(client, service, longest):
+    body = {"query": "cat", "documents": ["cat dog"], "max_tokens_per_doc": longest}
+    assert client.post("/v2/rerank", json=body).status_code == 200
+    assert service.submitted[-1][1] == 2
 
 
 @pytest.mark.parametrize(

@@ -48,6 +48,15 @@ def test_a_source_may_be_the_beginning_of_one_and_the_list_may_be_short(serve):
         assert client.post("/search", json={"query": "a", "source": source}).status_code == 200
 
 
+def test_a_source_without_a_name_is_none(serve):
+    service = FakeService(reads="answer")
+    client = serve(service)
+    for route in ("/search", "/answer"):
+        assert client.post(route, json={"query": "a", "source": ""}).status_code == 200
+        assert client.get(f"{route}?q=a&source=").status_code == 200
+    assert service.sources == [None] * 4
+
+
 def test_a_link_is_a_search(client):
     reply = client.get("/search?q=a%20cat&mode=&k=1&source=").json()
     assert reply["mode"] == "hybrid" and len(reply["hits"]) == 1
@@ -144,9 +153,9 @@ def test_a_wrong_k_is_refused(client, route, k):
         ("/compare", {"query": "a", "mode": "dense"}, "body.mode: is no field"),
         ("/evidence", {"query": "a"}, "body.id: expected a value"),
         ("/evidence", {"query": "a", "id": "p9"}, "id: expected that of a passage"),
-        ("/encode", {"texts": []}, "texts: expected 1 to 1,024 texts, found 0"),
+        ("/encode", {"texts": []}, "texts: expected 1 to 2,048 texts, found 0"),
         ("/encode", {"texts": ["a", ""]}, "texts[1]: expected a text, found an empty one"),
-        ("/encode", {"texts": ["a"] * 1025}, "found 1,025; send them in several requests"),
+        ("/encode", {"texts": ["a"] * 2049}, "found 2,049; send them in several requests"),
         ("/encode", {"texts": ["a", 3]}, "check_embedding_ctx_length=False"),
         ("/encode", {"texts": ["a", None]}, "item 1: expected a text, found None"),
         ("/encode", {"texts": {"a": 1}}, "found an object of 1"),

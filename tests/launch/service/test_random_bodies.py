@@ -22,10 +22,10 @@ FIELDS = {
     "/sources": ("query", "k", "mode"),
     "/encode": ("texts", "side", "kinds"),
     "/v1/embeddings": ("input", "model", "encoding_format", "dimensions", "user"),
-    "/embed": ("inputs", "truncate", "normalize", "prompt_name", "dimensions"),
-    "/embed_sparse": ("inputs", "truncate"),
+    "/embed": ("inputs", "truncate", "truncation_direction", "normalize", "prompt_name"),
+    "/embed_sparse": ("inputs", "truncate", "dimensions"),
     "/embed_all": ("inputs", "truncate"),
-    "/rerank": ("query", "texts", "raw_scores", "return_text", "truncate"),
+    "/rerank": ("query", "texts", "raw_scores", "return_text", "truncate", "truncation_direction"),
     "/v1/rerank": ("query", "documents", "top_n", "return_documents"),
     "/v2/rerank": ("query", "documents", "top_n", "max_tokens_per_doc", "model"),
 }

@@ -58,6 +58,25 @@ def test_a_body_that_is_too_large(serve, service):
     assert client.post("/search", content=chunks, headers=headers).status_code == 200
 
 
+def test_bodies_of_all_requests_have_a_limit():
+    async def run():
+        service = FakeService()
+        service.hanging = True
+        app, _ = app_of(service, max_bodies=100)
+        async with client_of(app) as client:
+            running = asyncio.create_task(client.post("/search", json={"query": "a" * 60}))
+            await until(lambda: service.submitted)
+            reply = await client.post("/embed", json={"inputs": "a" * 60})
+            assert reply.status_code == 429 and reply.headers["Retry-After"] == "1"
+            assert reply.headers["Connection"] == "close"
+            service.hanging = False
+            service.release()
+            assert (await running).status_code == 200
+            assert (await client.post("/embed", json={"inputs": "a" * 60})).status_code == 200
+
+    asyncio.run(run())
+
+
 @pytest.mark.parametrize(
     "sent", ["", "Bearer", "Bearer ", "Bearer secre", "Basic secret", "sécret"]
 )
@@ -291,19 +310,12 @@ def test_a_request_uses_one_version_and_the_next_one_the_newer():
     asyncio.run(run())
 
 
-def test_a_service_that_closes_is_503():
-    async def run():
-        service = FakeService()
-        service.hanging = True
-        app, _ = app_of(service)
-        async with client_of(app) as client:
-            running = asyncio.create_task(client.post("/search", json=SEARCH))
-            await until(lambda: service.submitted)
-            service.close()
-            reply = await running
+def test_a_service_that_is_closed_is_503(serve, service):
+    client = serve(service)
+    service.close()
+    for route, body in (("/search", SEARCH), ("/v1/embeddings", {"input": "a"})):
+        reply = client.post(route, json=body)
         assert reply.status_code == 503 and reply.headers["Retry-After"] == "1"
-
-    asyncio.run(run())
 
 
 def test_an_error_of_the_server_says_nothing_of_its_inside(serve, service):

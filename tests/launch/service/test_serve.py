@@ -11,12 +11,14 @@ from types import SimpleNamespace
 
 import httpx
 import pytest
+import uvicorn
 
 from launch import cli, serve
 from launch.service.settings import Settings
 from t5x_style.configuration import command_flags
 from t5x_style.configuration.gin_reader import REPOSITORY
 from t5x_style.serving import bundle, searcher
+from tests.launch.service.fake_service import FakeCurrent, FakeService
 from tests.t5x_style.serving import bundle_kit
 
 SERVER = """
@@ -145,6 +147,15 @@ def test_a_signal_stops_it_after_the_request_in_progress():
         assert (process.returncode, output, errors) == (0, "closed\n", "")
     finally:
         process.kill()
+
+
+def test_idle_connections_are_kept_longer_than_clients_keep_them(monkeypatch):
+    configs = []
+    monkeypatch.setattr(uvicorn.Server, "run", lambda self, sockets: configs.append(self.config))
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    with serve.listen("127.0.0.1", 0) as listener:
+        serve.run(FakeCurrent(FakeService()), Settings(), listener)
+    assert configs[0].timeout_keep_alive == 75
 
 
 @pytest.mark.parametrize(

@@ -17,13 +17,13 @@ import pytest
 
 from launch import serve
 from t5x_style.configuration.gin_reader import REPOSITORY
+from t5x_style.retrieval import versioned_folder
 from t5x_style.retrieval.beir_collection import Passage
 from t5x_style.serving import bundle_update, searcher
 from t5x_style.serving.bundle_update import Changes
 from tests.t5x_style.serving import bundle_kit
 
-# A separate environment: pip install openai==3.51 langchain-openai cohere huggingface_hub
-# llama-index-embeddings-text-embeddings-inference llama-index-postprocessor-tei-rerank schemathesis
+# Of a separate environment with clients.txt; `make test-clients` makes it.
 CLIENTS_PYTHON = os.environ.get("KENNEL_CLIENTS_PYTHON", "")
 CLIENTS = REPOSITORY / "tests/launch/service/real_clients.py"
 
@@ -102,9 +102,14 @@ def counted(server: Server, name: str) -> float:
     return sum(float(value) for value in re.findall(rf"^{name}(?:{{.*}})? (\S+)$", text, re.M))
 
 
-def test_metrics_count_batches_and_no_compilation_once_all_are_made(server) -> None:
+def compiled(server: Server) -> None:
+    """Waits until all programs of the version are compiled."""
     while counted(server, "kennel_programs_to_compile"):
         server.ask("salt")  # answered meanwhile
+
+
+def test_metrics_count_batches_and_no_compilation_once_all_are_made(server) -> None:
+    compiled(server)
     names = ("kennel_compilations_total", "kennel_batch_texts_count", "kennel_texts_total")
     before = [counted(server, name) for name in names]
     assert before[0] > 10  # of all shapes
@@ -163,15 +168,28 @@ def test_a_newer_version_is_served_and_a_damaged_one_is_not(folder) -> None:
         server.process.wait()
 
 
-def test_after_a_kill_the_last_complete_version_is_served(folder) -> None:
+def test_after_a_kill_amid_a_swap_the_last_complete_version_is_served(folder, tmp_path) -> None:
     server = Server(folder)
-    half = folder / "versions/2.tmp"
+    try:
+        compiled(server)
+        before = counted(server, "kennel_compilations_total")
+        # Another model, which is compiled before it answers: the swap takes seconds.
+        other = bundle_kit.publish(tmp_path / "other", seed=1) / "versions/1"
+        shutil.copytree(other, folder / "versions/2")
+        facts = json.loads((other / "manifest.json").read_text()) | {"version": 2}
+        versioned_folder.write_manifest(folder / "versions/2", facts, list(facts.pop("files")))
+        versioned_folder.write_atomically(folder / "CURRENT", "2\n")
+        while counted(server, "kennel_compilations_total") == before:
+            assert server.ask("salt")["version"] == 1
+    finally:
+        assert server.end(signal.SIGKILL) == -signal.SIGKILL
+    assert not server.said.is_set()
+    half = folder / "versions/3.tmp"  # of a writer that was killed
     half.mkdir()
     (half / "manifest.json").write_text("{}")
-    assert server.end(signal.SIGKILL) == -signal.SIGKILL
     again = Server(folder)
     try:
-        assert again.ask("salt")["version"] == 1
+        assert again.ask("salt")["version"] == 2
     finally:
         assert again.end() == 0
 

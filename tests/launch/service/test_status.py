@@ -34,7 +34,8 @@ def test_health_and_facts(serve, service):
     assert info["model_id"] == "mine" and info["max_client_batch_size"] == 7
     assert info["max_input_length"] == 8 and info["max_concurrent_requests"] == 512
     assert info["tokenization_workers"] == 2 and info["contract"] == {"pooling": "cls"}
-    assert info["model_type"] == {"embedding": {"pooling": "cls"}} and info["version"] == 1
+    assert info["model_type"] == {"embedding": {"pooling": "cls"}} and info["bundle_version"] == 1
+    assert info["max_batch_tokens"] == 64 and isinstance(info["version"], str)
 
 
 def test_metrics_count_requests_and_stages(client):

@@ -130,6 +130,19 @@ def test_a_linked_folder_is_refused(version, tmp_path) -> None:
         BundleService(version)
 
 
+@pytest.mark.parametrize("name", ["programs/fill.stablehlo", "representations/more/a.npy"])
+def test_a_file_that_is_not_listed_is_refused(version, name) -> None:
+    path = version / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(b"whatever")
+    with pytest.raises(BundleError, match=f"{name}: expected files that manifest.json lists"):
+        BundleService(version)
+    path.unlink()
+    path.symlink_to(version / "card.md")
+    with pytest.raises(BundleError, match=f"{name}: expected a file or a folder, found a link"):
+        BundleService(version)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [({"format": 2}, "format 1, found 2"), ({"kinds": ["dense", "x"]}, r"found \['x'\]")],

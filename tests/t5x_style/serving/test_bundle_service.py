@@ -160,6 +160,13 @@ def test_what_there_is_not_is_refused(service) -> None:
     question = service.tokenize("query", "salt")
     with pytest.raises(RequestError, match="expected a passage of the bundle, found 'z'"):
         service.evidence(question, query, "z")
+    for asked in ("\u2028" * 10**6, "/tmp/\x00"):
+        with pytest.raises(RequestError) as refused:
+            service.evidence(question, query, asked)
+        assert str(refused.value).isascii() and len(str(refused.value)) < 200
+        with pytest.raises(RequestError) as refused:
+            service.search(query, HYBRID, 3, asked)
+        assert str(refused.value).isascii() and len(str(refused.value)) < 200
     with pytest.raises(RequestError, match="mode: expected one of .*'hybrid'.*, found 'fuzzy'"):
         service.needs("fuzzy")
     for k in (0, -1):

@@ -77,6 +77,17 @@ def test_only_what_changed_is_encoded_and_the_rest_is_a_full_rebuild(
         np.testing.assert_allclose(held(done.version)[name], array, atol=1e-5, err_msg=name)
 
 
+def test_a_run_may_be_named_in_place_of_its_bundle(made, tmp_path) -> None:
+    file = tmp_path / "changes.jsonl"
+    written(file, CHANGES[:1])
+    options = argparse.Namespace(bundle=str(tmp_path), changes=str(file), to=None)
+    assert export.bundle(options, gin_checks.parse_flags([])) == 0
+    assert versioned_folder.current_number(made) == 2
+    options.bundle = str(tmp_path / "parts")
+    with pytest.raises(BundleError, match="found neither. Make a bundle"):
+        export.bundle(options, gin_checks.parse_flags([]))
+
+
 def test_deleting_alone_encodes_nothing(made, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(bundling, "encode", lambda *_: pytest.fail("nothing is new"))
     done = bundle_update.update(made, written(tmp_path / "c.jsonl", CHANGES[:1]))

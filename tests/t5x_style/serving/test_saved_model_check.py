@@ -5,9 +5,11 @@ import math
 import numpy as np
 import pytest
 
-from t5x_style.serving import saved_model_check
+from t5x_style.interfaces.contract import Vocabulary
+from t5x_style.serving import saved_model, saved_model_check
 from t5x_style.serving.saved_model_check import largest_difference
 from tests.kits import tiny_models
+from tests.t5x_style.serving import bundle_kit
 
 VECTORS = np.ones((3, 4), np.float32)
 TOKENS = np.arange(6, dtype=np.int32).reshape(3, 2)
@@ -50,3 +52,22 @@ def test_compared_rows_are_of_every_kind():
     assert all((group["tokens"][:, 0] == vocabulary.cls).all() for group in found)
     assert found[1]["tokens"][1, 4] == vocabulary.sep
     assert list(saved_model_check.groups(1, vocabulary))  # the shortest contract
+
+
+def test_a_program_newer_than_tensorflow_is_refused_with_advice(tmp_path):
+    from tensorflow.core.protobuf import saved_model_pb2
+
+    tokenizer, trained, _ = bundle_kit.folders(tmp_path / "parts")
+    folder, model = tmp_path / "saved", trained.restored
+    saved_model.save(folder, saved_model.portable(model), "embed_passage", {})
+    file = folder / "saved_model.pb"
+    message = saved_model_pb2.SavedModel.FromString(file.read_bytes())
+    (graph,) = message.meta_graphs
+    nodes = [node for one in graph.graph_def.library.function for node in one.node_def]
+    for node in nodes:
+        if node.op == "XlaCallModule":
+            node.attr["version"].i = 99
+    file.write_bytes(message.SerializeToString())
+    advice = r"version 99 is not supported.*<= \d+.*pip install -e \."
+    with pytest.raises(saved_model.ExportError, match=advice):
+        saved_model_check.compare(folder, model, Vocabulary.load(str(tokenizer)))

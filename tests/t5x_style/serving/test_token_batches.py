@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from t5x_style.serving import token_batches
 from t5x_style.serving.batch_shapes import BatchShapes
-from t5x_style.serving.service import Overloaded, RequestError, Tokens
+from t5x_style.serving.service import Overloaded, RequestError, Tokens, Unavailable
 from t5x_style.serving.token_batches import Arrays, TokenBatches
 
 QUERY, PASSAGE = "embed_query", "embed_passage"
@@ -262,7 +262,7 @@ def test_closing_ends_what_waits_and_then_refuses(programs) -> None:
     programs.free.set()
     ending.join(10)
     assert vector(waiting) == [4, 5]
-    with pytest.raises(RuntimeError, match="closed"):
+    with pytest.raises(Unavailable, match="closed; try again"):
         made.submit(QUERY, text(5, 5), take)
 
 
