@@ -295,6 +295,7 @@ ADDED: Mapping[str, str] = {
     "embedding_shards.Storage.token_dtype": "None",
     "encoding.load_embeddings.expected": "None",
     "hybrid.load.expected": "None",
+    "hybrid_search.HybridPart.kinds": "['dense', 'sparse', 'multi_vector']",
     "narrative_qa.Stories.between_marks": "False",
 }
 

@@ -107,7 +107,6 @@ def test_vectors_of_tokens_have_the_size_of_the_folders_head(place):
     assert "HERE/encoder/colbert_linear.pt, found 64" in found
 
 
-
 def test_a_problem_of_many_stages_is_one(place):
     """What the whole program prints."""
     family(place)
