@@ -259,6 +259,7 @@ ADDED: Mapping[str, str] = {
     "bert.BertConfig.attention_stddev": "None",
     "bert.BertConfig.mlp_stddev": "None",
     "mine.mine.given": "None",
+    "mine.mine.teacher": "None",
     "report.report.opening": "None",
     "export.export.verdict": "None",
     "verdict.verdict.long_passages": "None",

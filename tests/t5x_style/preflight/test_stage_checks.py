@@ -185,6 +185,25 @@ def test_a_recipe_of_two_kinds(name):
     )
 
 
+@pytest.mark.parametrize("name", ["m3", "colbert", "m3_paper"])
+def test_a_teacher_without_scores_is_refused(name):
+    (problem,) = found(name, "TEACHER=kl")["negatives"]
+    assert "TEACHER: negatives that are mined have no teacher's scores" in problem
+
+
+def test_scores_of_a_teacher_reach_the_loss():
+    """As docs/finetune.md has it: those of the data, past mining and in the batches of M3 alone."""
+    assert found("finetune_m3", "TEACHER=kl") == {}
+    plans = recipe_plans.of_recipe("finetune_m3", ["TEACHER=kl"])
+    parameters = {name: plan["parameters"] for name, plan in plans.items()}
+    assert parameters["negatives"]["teacher"] == "'kl'"
+    assert parameters["m3"]["objective.loss_config.teacher"] == "'kl'"
+    teachers = {name: one.get("pipeline.pairs.teacher") for name, one in parameters.items()}
+    assert {name: one for name, one in teachers.items() if one not in (None, "False")} == {
+        "m3": "'kl'"
+    }
+
+
 def test_the_mesh_divides_the_rows():
     overrides = ["partitioning.Partitioner.mesh_shape=@partitioning.MeshShape()"]
     overrides += ["partitioning.MeshShape.fsdp=3"]
