@@ -8,7 +8,7 @@ in training, and process 0 writes.
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection
 
 import jax
 from jax.experimental import multihost_utils
@@ -38,7 +38,7 @@ def encode_corpus(
     function: str,
     storage: embedding_shards.Storage,
     model_dir: str,
-    kinds: Sequence[str] = ("dense",),
+    kinds: Collection[str] = ("dense",),
 ) -> dict[str, str]:
     """Writes the shards that are missing, then contract.json and manifest.json.
 
@@ -48,13 +48,15 @@ def encode_corpus(
       function: 'embed_passage' for a corpus, 'embed_query' for queries.
       storage: how vectors are kept; of passages' tokens perhaps fewer, or as int8.
       model_dir: where the files go.
-      kinds: of representations that are written: 'dense', 'sparse', 'multi_vector'.
+      kinds: of representations that are written: 'dense', 'sparse', 'multi_vector'; of their
+        weights in a training the keys count.
 
     Raises:
       ContractError: texts were tokenized otherwise than the model's contract says.
       RepresentationError: the model does not offer the kinds, or there is no such function, or
         the storage is not for these kinds.
     """
+    kinds = [*kinds]
     check(function, kinds, storage)
     side = representation.side_of(function)
     version = embedding_shards.version(
@@ -63,7 +65,7 @@ def encode_corpus(
         source=source.fingerprint,
         function=function,
         storage=[storage.shard_size, storage.dtype],
-        **({} if [*kinds] == [representation.DENSE] else {"kinds": [*kinds]}),
+        **({} if kinds == [representation.DENSE] else {"kinds": kinds}),
         **({"tokens": storage.token_facts} if storage.token_facts else {}),
     )
     bounds = storage.bounds(len(source.ids))
@@ -85,15 +87,15 @@ def encode_corpus(
     return {"embeddings": "."}
 
 
-def check(function: str, kinds: Sequence[str], storage: embedding_shards.Storage) -> None:
+def check(function: str, kinds: Collection[str], storage: embedding_shards.Storage) -> None:
     """Check arguments before `encode_corpus` runs.
 
     Raises:
       RepresentationError: there is no such function or kind, or the storage is not for them.
     """
     side = representation.side_of(function)
-    representation.require_kinds(kinds, representation.KINDS, "encode_corpus.kinds")
-    compact.require_fit(storage.token_facts, side, kinds)
+    representation.require_kinds([*kinds], representation.KINDS, "encode_corpus.kinds")
+    compact.require_fit(storage.token_facts, side, [*kinds])
 
 
 if __name__ == "__main__":

@@ -53,6 +53,7 @@ def mine(
     model_dir: str,
     most_queries: int = 0,
     given: str | None = None,
+    teacher: str | None = None,
 ) -> dict[str, str]:
     """Writes a line for each query that the split judges, in the order of queries.jsonl.
 
@@ -67,13 +68,16 @@ def mine(
       model_dir: where both files appear when they are complete.
       most_queries: mine for so many at most, spread evenly over the split; 0: for all.
       given: a file of the same lines, whose negatives come before those that are found; None: none.
+      teacher: how the training learns from a teacher (TEACHER): lines then keep the
+        `teacher_scores` of `given`. Negatives that are found have none. None: they are dropped.
 
     A split whose file holds no judgements gives an empty file, and a warning.
 
     Raises:
-      hard_negatives.MiningError: not one query has a negative.
+      hard_negatives.MiningError: not one query has a negative, or `given` no teacher's scores that
+        are to be kept.
     """
-    check(corpus, split, part_size, most_queries)
+    check(corpus, split, part_size, most_queries, given, teacher)
     if not has_judgements(corpus, split):
         logging.warning("mine: %s judges no %s queries: nothing to mine for", corpus, split)
         if jax.process_index() == 0:
@@ -87,6 +91,7 @@ def mine(
         print(f"mine: {len(queries):,} queries, {len(passages):,} passages", file=sys.stderr)
     found = candidates(passages, queries)
     known = _given(given, qrels, passages) if given else {}
+    taught = _taught(given, known) if given and teacher else {}
     used = {"split": split, **dataclasses.asdict(settings)}
     judged, answers = hard_negatives.judged_queries(queries, qrels, passages)
     content = [
@@ -95,10 +100,11 @@ def mine(
         judged,
         sorted(answers),
         *([sorted(known.items())] if known else []),
+        *([sorted(taught.items())] if taught else []),
     ]
     version = fingerprints.digest([found.version, used, content])
     job = resumable_parts.ResumableParts(model_dir, version, len(queries), part_size)
-    _mine_parts(job, found, judged, settings, answers, known)
+    _mine_parts(job, found, judged, settings, answers, known, taught)
     if first:
         print(hard_negatives.report(job.lines(), settings.negatives), file=sys.stderr)
         path = Path(model_dir) / NEGATIVES
@@ -111,16 +117,29 @@ def mine(
     return {"negatives": NEGATIVES}
 
 
-def check(corpus: str, split: str, part_size: int, most_queries: int) -> None:
+def check(
+    corpus: str,
+    split: str,
+    part_size: int,
+    most_queries: int,
+    given: str | None = None,
+    teacher: str | None = None,
+) -> None:
     """Check arguments before `mine` runs; reads names of files only.
 
     Raises:
-      ValueError: a number below its bound.
+      ValueError: a number below its bound, or a teacher without given negatives.
       FileNotFoundError: the collection has no such split.
     """
     for name, value, smallest in (("part_size", part_size, 1), ("most_queries", most_queries, 0)):
         if value < smallest:
             raise ValueError(f"mine.{name}: expected at least {smallest}, found {value}")
+    if teacher is not None and given is None:
+        raise ValueError(
+            f"TEACHER: negatives that are mined have no teacher's scores: expected None, or given "
+            f"negatives with scores (mine.mine.given), found {teacher!r} without them. Leave "
+            "TEACHER out here; docs/finetune.md has a command that learns from a teacher."
+        )
     find_qrels(corpus, split)
 
 
@@ -147,6 +166,26 @@ def _given(path: str, qrels: Qrels, passages: Passages) -> dict[str, list[int]]:
     return found
 
 
+def _taught(path: str, known: Collection[str]) -> dict[str, dict[str, float]]:
+    """Query -> passage -> a teacher's score, of the queries with known negatives.
+
+    Raises MiningError where there are none.
+    """
+    found = {}
+    with open(path, "rb") as file:
+        for line in file:
+            record = json.loads(line)
+            if record["query_id"] in known and record.get("teacher_scores"):
+                found[record["query_id"]] = dict(sorted(record["teacher_scores"].items()))
+    if not found:
+        raise hard_negatives.MiningError(
+            f"{path}: expected a teacher's scores of the negatives that are given "
+            "(teacher_scores), found none. Give scores with the data (docs/training_data.md), or "
+            "leave TEACHER out."
+        )
+    return found
+
+
 def _mine_parts(
     job: resumable_parts.ResumableParts,
     candidates: Candidates,
@@ -154,6 +193,7 @@ def _mine_parts(
     settings: hard_negatives.MiningSettings,
     answers: Collection[int],
     given: Mapping[str, Sequence[int]],
+    taught: Mapping[str, Mapping[str, float]],
 ) -> None:
     """Mines for the parts that are missing, on all processes together."""
     first = jax.process_index() == 0
@@ -169,7 +209,7 @@ def _mine_parts(
             for one in hard_negatives.mine_negatives(
                 candidates, judged[start:end], settings, answers, given
             ):
-                lines.append(one.line())
+                lines.append(one.line(taught.get(one.query_id, {})))
                 bar.update()
             lines = resumable_parts.gathered(lines)
             if first:

@@ -33,7 +33,7 @@ class Pairs:
       positives: int64 [Q, most positives], rows in the passage store; -1 where none.
       negatives: int64 [Q, most negatives], likewise, in the order of the file.
       teacher: float32 [Q, most positives + most negatives], the teacher's scores of both, NO_SCORE
-        where there is no passage; None if they were not asked for.
+        where there is no passage or no score; None if they were not asked for.
     """
 
     queries: np.ndarray
@@ -85,6 +85,7 @@ def read_pairs(
     passage_store: TokenStore,
     *,
     teacher: bool = False,
+    partial: bool = False,
     made_by: str | None = None,
 ) -> Pairs:
     """Reads `{"query_id", "positive_ids": [...], "negative_ids": [...]}` lines.
@@ -96,6 +97,8 @@ def read_pairs(
       path: the file.
       query_store, passage_store: whose ids it names.
       teacher: whether lines have to carry `teacher_scores`, {id: score}, of all their passages.
+      partial: whether some may lack them: a negative without a score has NO_SCORE, and so has each
+        passage of a query of which a positive has none. A warning counts these queries.
       made_by: the fingerprint of the model that has to have mined the file; None: any, or none.
 
     Raises:
@@ -106,7 +109,7 @@ def read_pairs(
     _check_origin(path, query_store, passage_store, made_by)
     with open(path, "rb") as f:
         lines = [
-            _read(line, f"{path}:{number}", query_store, passage_store, teacher)
+            _read(line, f"{path}:{number}", query_store, passage_store, teacher, partial)
             for number, line in enumerate(f, 1)
         ]
     _check_unique(path, [line.query for line in lines], query_store)
@@ -115,6 +118,7 @@ def read_pairs(
     negatives = _padded([line.negatives for line in lines], token_groups.NONE, np.int64)
     scores = None
     if teacher:
+        _require_some(path, [line.teacher for line in lines])
         both = [
             (line.teacher[: len(line.positives)], line.teacher[len(line.positives) :])
             for line in lines
@@ -160,7 +164,12 @@ def searched_scores(path: str) -> dict[str, dict[str, float]]:
 
 
 def _read(
-    text: bytes, where: str, query_store: TokenStore, passage_store: TokenStore, teacher: bool
+    text: bytes,
+    where: str,
+    query_store: TokenStore,
+    passage_store: TokenStore,
+    teacher: bool,
+    partial: bool,
 ) -> _Line:
     record = _parse(text, where)
     query = _query_row(query_store, record["query_id"], where)
@@ -178,30 +187,52 @@ def _read(
         query,
         [passage_store.row_of[name] for name in known],
         [passage_store.row_of[name] for name in wrong],
-        _teacher_scores(record, [*known, *wrong], where) if teacher else [],
+        _teacher_scores(record, known, wrong, where, partial) if teacher else [],
         len(record["negative_ids"]) - len(found),
         len(set(found) & set(known)),
     )
 
 
-def _teacher_scores(record: Mapping[str, Any], ids: list[str], where: str) -> list[float]:
-    scores = record.get("teacher_scores", {})
+def _teacher_scores(
+    record: Mapping[str, Any], positives: list[str], negatives: list[str], where: str, partial: bool
+) -> list[float]:
+    """Of the positives, then of the negatives; see `read_pairs`."""
+    scores, ids = record.get("teacher_scores", {}), [*positives, *negatives]
     if not isinstance(scores, dict):
         raise PairsError(f"{where}: teacher_scores: expected {{id: score}}, found {scores!r:.60}")
     lacking = [name for name in ids if name not in scores]
-    if lacking:
+    if partial and any(name in lacking for name in positives):
+        return [NO_SCORE] * len(ids)
+    if lacking and not partial:
         raise PairsError(
             f"{where}: query {record['query_id']!r}: the teacher's score is missing for "
             f"{len(lacking)} of {len(ids)} passages, the first is {lacking[0]!r}. Let the teacher "
             "score the file (stage t5x_style.score), or take these passages out of it."
         )
-    for name in ids:
+    for name in scores.keys() & set(ids):
         if not isinstance(scores[name], (int, float)) or not math.isfinite(scores[name]):
             raise PairsError(
                 f"{where}: teacher_scores of {name!r}: expected a finite number, found "
                 f"{scores[name]!r:.60}"
             )
-    return [float(scores[name]) for name in ids]
+    return [float(scores.get(name, NO_SCORE)) for name in ids]
+
+
+def _require_some(path: str, scores: list[list[float]]) -> None:
+    """Raises PairsError where a teacher has scored nothing; says how many queries lack scores."""
+    without = sum(not any(map(math.isfinite, of_query)) for of_query in scores)
+    if without == len(scores):
+        raise PairsError(
+            f"{path}: a teacher's scores (teacher_scores) are missing: expected them of all "
+            "positives of a query, found no such query. Let the teacher score the file (stage "
+            "t5x_style.score), or learn without a teacher (TEACHER=None)."
+        )
+    if without:
+        logging.warning(
+            "%s: %d of %d queries have no teacher's scores of their positives, and learn from "
+            "labels alone",
+            *(path, without, len(scores)),
+        )
 
 
 def _warn(path: str, lines: Iterable[_Line]) -> None:

@@ -323,8 +323,9 @@ class LabelledPairs:
             return Examples(without_negatives(none, none[:, None]), found, [])
         store, _ = open_stores([self.queries, corpus.store], None)
         pairs = read_pairs(
-            self.negatives, store, corpus.store, teacher=teacher, made_by=self.made_by
-        )
+            self.negatives, store, corpus.store,
+            teacher=teacher, partial=True, made_by=self.made_by,
+        )  # fmt: skip
         found = f"{len(pairs.queries):,} labelled queries"
         queries = TextArrays(store, corpus.query_length)
         about = [store.fingerprint, pairs.digests()]

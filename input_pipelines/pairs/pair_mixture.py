@@ -78,7 +78,8 @@ class PairMixture:
       query_length, passage_length: tokens at which texts are cut, specials included.
       seed: decides order and cuts.
       tokenizer: a tokenizer's folder that the stores have to fit; None compares them only.
-      teacher: whether labelled pairs bring a teacher's scores, which their file has to have.
+      teacher: whether labelled pairs bring a teacher's scores, of which their file has to have
+        some. The name of a way to learn from them (TEACHER) is a yes, None a no.
       query_prefix: prompt of queries that are cut from passages; None: that of the store of
         labelled queries, none without it.
       similar: how many labelled queries of a batch belong together at most, since the answers of
@@ -94,7 +95,7 @@ class PairMixture:
     passage_length: int
     seed: int
     tokenizer: str | None = None
-    teacher: bool = False
+    teacher: bool | str | None = False
     query_prefix: str | None = None
     similar: int = 1
 
@@ -111,6 +112,11 @@ class PairMixture:
 
     def __hash__(self) -> int:
         return hash(repr(self))
+
+    @property
+    def taught(self) -> bool:
+        """Whether passages carry a teacher's scores."""
+        return bool(self.teacher)
 
     def open(self) -> "OpenPairs":
         """The pairs; the same object again while the files are the same."""
@@ -167,7 +173,7 @@ class OpenPairs:
         if prompt:
             _require_crops(store, {name: mixture.kinds[name] for name in sorted(cut)})
         found = {
-            name: mixture.kinds[name].examples(self.corpus, mixture.group_size, mixture.teacher)
+            name: mixture.kinds[name].examples(self.corpus, mixture.group_size, mixture.taught)
             for name in wanted
         }
         self.sizes = {name: len(examples) for name, examples in found.items()}
@@ -196,7 +202,7 @@ class OpenPairs:
             "group_size": mixture.group_size,
             "lengths": [mixture.query_length, mixture.passage_length],
             "seed": mixture.seed,
-            "teacher": mixture.teacher,
+            "teacher": mixture.taught,
         }
         if prompt := self._prompt.tokens.tolist():
             parts["query_prompt"] = prompt

@@ -70,7 +70,7 @@ class TrainingPairs:
     def specs(self) -> prefetch.Spec:
         """Group -> feature -> shape and dtype of the global batch."""
         rows = (self.query_rows, self.passage_rows)
-        return pair_specs(*rows, self.known_positives, self.pairs.mixture.teacher)
+        return pair_specs(*rows, self.known_positives, self.pairs.mixture.taught)
 
     def batch(self, step: int, rows: np.ndarray | None = None) -> prefetch.Batch:
         """These rows of the global batch of a step.
@@ -95,7 +95,7 @@ class TrainingPairs:
         Args:
           listed: the most other negatives that a query will have.
         """
-        kinds, teacher = self.pairs.labelled, self.pairs.mixture.teacher
+        kinds, teacher = self.pairs.labelled, self.pairs.mixture.taught
         group_size = self.pairs.mixture.group_size
         if len(kinds) != 1 or teacher or not 2 <= group_size <= listed + 1:
             raise ValueError(
@@ -126,7 +126,7 @@ class TrainingPairs:
         relevant = token_groups.at(made.relevant.astype(np.int32), passage_slots, 0)
         passage["relevance"] = relevant
         passage["document_id"] = token_groups.at(made.document, passage_slots).astype(np.int32)
-        if self.pairs.mixture.teacher:
+        if self.pairs.mixture.taught:
             passage["teacher_score"] = token_groups.at(made.teacher, passage_slots, NO_SCORE)
         if self.known_positives:
             query["known"] = token_groups.at(self._known(made), query_slots).astype(np.int32)

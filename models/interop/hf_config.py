@@ -6,8 +6,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from models.interop import longer_positions, published_folder, published_layout
+from models.interop import (
+    layout_bert,
+    longer_positions,
+    published_folder,
+    published_layout,
+    torch_pickle,
+)
 from t5x_style.interfaces.encoder import TokenEncoderConfig
+
+# Read from a small file: a recipe's check calls it before the first stage (`preflight.trial`).
+READ_EARLY = ("token_vector_size",)
 
 
 def config_from_hf(
@@ -73,6 +82,34 @@ def max_positions(folder: Path) -> int:
     fields = read_fields(folder)
     offset = layout(fields, folder / published_folder.CONFIG).position_offset(fields)
     return int(fields["max_position_embeddings"]) - offset
+
+
+def token_vector_size(folder: str, fresh: int, override: int | None = None) -> int:
+    """Dimensions of the vectors of tokens of an M3 that begins with a published folder.
+
+    Args:
+        folder: may hold a head in FlagEmbedding's layout (`colbert_linear.pt`).
+        fresh: of a head that the folder lacks.
+        override: takes the place of `fresh`, and has to be the head's where there is one.
+
+    Raises:
+        ValueError: the head has another size than `override`, or no matrix of weights.
+        WeightsError: the head's file is damaged, or holds anything but tensors.
+    """
+    file = Path(folder) / f"{layout_bert.M3_HEADS[1]}.pt"
+    if not file.is_file():
+        return fresh if override is None else override
+    weight = torch_pickle.read(file).get("weight")
+    if weight is None or weight.ndim != 2:
+        found = "none" if weight is None else f"shape {weight.shape}"
+        raise ValueError(f"{file}: expected a matrix `weight`, as FlagEmbedding has it: {found}")
+    if override not in (None, len(weight)):
+        raise ValueError(
+            f"VECTOR_SIZE: expected {len(weight)}, the dimensions of the vectors of tokens of "
+            f"{file}, found {override}. Leave VECTOR_SIZE out, or set it to {len(weight)}; for a "
+            "fresh head of another size, take a copy of the folder without this file."
+        )
+    return len(weight)
 
 
 def config_to_hf(config: Any, pad: int, architecture: str) -> dict[str, Any]:

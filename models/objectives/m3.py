@@ -55,8 +55,8 @@ class M3(Objective):
         group_size: G, the most passages that come with a query.
         known_positives: K, how many documents known to answer it a query names, see `BiEncoder`.
         vector_size: d, of the vectors of tokens; None: the encoder's width.
-        distil_after: steps without self-distillation; None: there is none. The official code begins
-            at once, the paper after some 6,000 steps.
+        distil_after: steps without self-distillation; None: there is none, and of one kind alone
+            there never is. The official code begins at once, the paper after some 6,000 steps.
         exchange: 'gather' or 'ring', how devices see the passages of all; see docs/contrastive.md.
         cells: numbers of a tile of scores on a device, at most; see `joint_scores`.
         encode_chunks: pieces in which a batch is encoded, see `BiEncoder`.
@@ -103,11 +103,6 @@ class M3(Objective):
                 f"of at least 0 or None, found {group_size}, {cells}, {encode_chunks} and "
                 f"{distil_after}"
             )
-        if len(kinds) == 1 and distil_after is not None:
-            raise ValueError(
-                f"M3.distil_after: of {kinds[0]!r} alone there is nothing to learn from: expected "
-                f"None, found {distil_after}"
-            )
         if exchange not in collectives.EXCHANGES:
             raise ValueError(
                 f"M3.exchange: expected one of {collectives.EXCHANGES}, found {exchange!r}"
@@ -124,7 +119,7 @@ class M3(Objective):
         self.kinds = kinds
         self.group_size = group_size
         self.known_positives = known_positives
-        self.distil_after = distil_after
+        self.distil_after = distil_after if len(kinds) > 1 else None  # no sum to learn from
         self.exchange, self.cells = exchange, cells
         self.encode_chunks = encode_chunks
         size = config.hidden if vector_size is None else vector_size
@@ -139,7 +134,7 @@ class M3(Objective):
             self.multi_vector = token_representations.TokenVectors(
                 config, size, kept=self.token_vector_size, rngs=rngs
             )
-        if distil_after is not None:
+        if self.distil_after is not None:
             self.updates = Updates(jnp.zeros((), jnp.int32))
 
     @property
@@ -150,7 +145,7 @@ class M3(Objective):
         advice = (
             "Tokens whose weight is 0 get no gradient. Lower the learning rate, raise the weight "
             "of sparse in KIND_WEIGHTS, begin self-distillation later (DISTIL_AFTER), or leave "
-            "sparse out of KIND_WEIGHTS and KINDS_IN_SUM."
+            "sparse out of KIND_WEIGHTS."
         )
         return tuple(
             MetricLimit(

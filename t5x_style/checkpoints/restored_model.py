@@ -12,7 +12,7 @@ from flax import nnx
 
 from t5x_style.checkpoints import checkpointing, checksums
 from t5x_style.distributed.partitioning import Partitioner
-from t5x_style.interfaces.contract import MCLS, Contract
+from t5x_style.interfaces.contract import Contract
 from t5x_style.interfaces.joint_texts import JointTexts
 from t5x_style.interfaces.objective import SCORE, ModelFunction, embedding_function, function_of
 from t5x_style.interfaces.representation import (
@@ -27,9 +27,6 @@ from t5x_style.mining import pair_scoring
 from t5x_style.retrieval import encoding
 from t5x_style.step import jitted_functions, static_tables
 from t5x_style.step.train_state import MakeObjective
-
-# (pooling of a training, pooling that its model may be used with): several [CLS] need no training.
-_WITH_SEVERAL_CLS = ("cls", MCLS)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -173,9 +170,7 @@ def restore(
         raise FileNotFoundError(f"{checkpoint}: not found. Expected the folder of a training stage")
     abstract = nnx.eval_shape(lambda: objective(rngs=nnx.Rngs(0)))
     contract = abstract.contract()
-    saved = Contract.load(checkpoint)
-    if (saved.pooling, contract.pooling) == _WITH_SEVERAL_CLS:
-        saved = dataclasses.replace(saved, pooling=contract.pooling)
+    saved = Contract.load(checkpoint).pooled(contract.pooling)
     if saved.similarity == "cosine" and contract.normalise:
         # Lengths are no part of a cosine: an index, which takes inner products, needs unit vectors.
         saved = dataclasses.replace(saved, normalise=True)

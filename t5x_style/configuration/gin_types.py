@@ -91,7 +91,7 @@ def _container_mismatch(value: Any, origin: Any, arguments: tuple, locate: Locat
         return f"{_plain(value)}, write @module.name"
     if not isinstance(value, origin) or isinstance(value, str):
         return _plain(value)
-    if isinstance(value, dict):
+    if isinstance(value, dict) and len(arguments) == 2:  # else its keys count
         pairs = [(k, arguments[0]) for k in value] + [(v, arguments[1]) for v in value.values()]
     elif origin is tuple and Ellipsis not in arguments:
         if len(value) != len(arguments):

@@ -259,6 +259,7 @@ ADDED: Mapping[str, str] = {
     "bert.BertConfig.attention_stddev": "None",
     "bert.BertConfig.mlp_stddev": "None",
     "mine.mine.given": "None",
+    "mine.mine.teacher": "None",
     "report.report.opening": "None",
     "export.export.verdict": "None",
     "verdict.verdict.long_passages": "None",
@@ -296,6 +297,7 @@ ADDED: Mapping[str, str] = {
     "embedding_shards.Storage.token_dtype": "None",
     "encoding.load_embeddings.expected": "None",
     "hybrid.load.expected": "None",
+    "hybrid_search.HybridPart.kinds": "['dense', 'sparse', 'multi_vector']",
     "narrative_qa.Stories.between_marks": "False",
 }
 

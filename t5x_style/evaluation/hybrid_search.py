@@ -29,10 +29,20 @@ def check_arguments(
     prior: Mapping[str, float],
     weights: Mapping[str, float] | None,
     metric: str,
+    kinds: Sequence[str] = KINDS,
 ) -> None:
-    """Raises ValueError, MetricError for settings that no model would make right."""
+    """Raises ValueError, MetricError for settings that no model would make right.
+
+    Args: see `HybridPart`.
+    """
     for given in filter(None, (prior, weights)):
-        hybrid.check_weights(given, KINDS)
+        try:
+            hybrid.check_weights(given, kinds)
+        except hybrid.HybridError as error:
+            raise hybrid.HybridError(
+                f"{name}: {error}. Of a kind that the model does not have (KIND_WEIGHTS), leave "
+                "the weight or the system out (in recipes of M3, PARTS_OF_ALL={})."
+            ) from error
     ranking.measure(metric)
     if method not in ("weighted", "reciprocal_rank"):
         raise ValueError(
@@ -167,7 +177,8 @@ class HybridSearch:
         searched: indexes and representations of the passages.
         queries: sources that together hold the queries of every split that is asked for.
         method: 'weighted' or 'reciprocal_rank', which has no weights.
-        prior: weights where little is known; the kinds that take part.
+        prior: weights where little is known; the kinds that take part. Those that `searched` does
+            not have are left out.
         weights: in place of a choice.
         tune_split: judgements that weights are chosen on.
         metric: that they maximise.
@@ -175,11 +186,13 @@ class HybridSearch:
 
         Raises:
           ContractError: model and indexes do not belong together.
-          HybridError: weights of kinds that are not there.
+          HybridError: weights of kinds that are not there, or no kind of `prior` is.
         """
+        check_arguments(name, method, prior, weights, metric)
+        prior = {kind: weight for kind, weight in prior.items() if kind in searched.kinds}
         self._weighing = Weighing(name, method, prior, weights, tune_split, metric)
         searched.contract.require(model.contract, f"the model of system {name!r}")
-        for given in filter(None, (prior, weights)):
+        for given in (prior, *filter(None, [weights])):
             hybrid.check_weights(given, searched.kinds)
         self.name = name
         self._model, self._hybrid, self._texts = model, searched, texts
@@ -254,12 +267,16 @@ class HybridPart:
         weights: Mapping[str, float] | None = None,
         tune_split: str = "dev",
         metric: str = "nDCG@10",
+        kinds: Sequence[str] = KINDS,
     ):
         """Args:
         name: of the system.
         of: name of a system of kind `hybrid` that has these kinds.
-        method, prior, weights, tune_split, metric: see `HybridSearch`.
+        method, weights, tune_split, metric: see `HybridSearch`.
+        prior: as there; all of its kinds are needed.
+        kinds: of the other system, as far as they are known before it is made.
         """
+        check_arguments(name, method, prior, weights, metric, kinds)
         self._weighing = Weighing(name, method, prior, weights, tune_split, metric)
         self.name, self._of = name, of
         self._whole: HybridSearch | None = None

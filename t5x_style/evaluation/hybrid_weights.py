@@ -27,12 +27,13 @@ def keep(checkpoint: str, metrics: str, system: str, model_dir: str) -> dict[str
       HybridError: see `chosen`.
     """
     facts = _facts(metrics, system)
-    size = facts["contract"].get("token_vector_size")
-    contract = Contract.load(checkpoint).cut_to(size, checkpoint)
-    if facts["contract"] != contract.of_texts():
+    evaluated = facts["contract"]
+    trained = Contract.load(checkpoint).pooled(evaluated["pooling"])
+    contract = trained.cut_to(evaluated.get("token_vector_size"), checkpoint)
+    if evaluated != contract.of_texts():
         raise ContractError(
             f"{metrics}: {system!r} was evaluated with a model of another contract than that in "
-            f"{checkpoint}: expected {contract.of_texts()}, found {facts['contract']}. Name the "
+            f"{checkpoint}: expected {contract.of_texts()}, found {evaluated}. Name the "
             "model that was evaluated."
         )
     dataclasses.replace(contract, combination=chosen(metrics, system)).save(model_dir)

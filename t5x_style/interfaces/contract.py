@@ -171,6 +171,16 @@ class Contract:
         sizes = tuple(fields.pop("trained_token_vector_sizes", ()))
         return cls(**fields, trained_token_vector_sizes=sizes, combination=combination)
 
+    def pooled(self, pooling: str) -> "Contract":
+        """The contract of a trained model that is used with `pooling`.
+
+        Several [CLS] need no training: a model that was trained with 'cls' may be used with 'mcls'.
+        With any other pooling this is the contract of the training, which `require` then compares.
+        """
+        if (self.pooling, pooling) == ("cls", MCLS):
+            return dataclasses.replace(self, pooling=pooling)
+        return self
+
     def cut_to(self, size: int | None, where: str) -> "Contract":
         """The contract of a trained model whose vectors of tokens are cut to `size` dimensions.
 

@@ -79,9 +79,12 @@ class Mined:
     negative_scores: list[float]
     passed_over: dict[str, int]
 
-    def line(self) -> str:
-        """Of negatives.jsonl, with its line break."""
-        return json.dumps(dataclasses.asdict(self), ensure_ascii=False) + "\n"
+    def line(self, teacher: Mapping[str, float] = MappingProxyType({})) -> str:
+        """Of negatives.jsonl, with its line break; with those of a teacher's scores that fit it."""
+        ids = (*self.positive_ids, *self.negative_ids)
+        scores = {name: teacher[name] for name in ids if name in teacher}
+        record = dataclasses.asdict(self) | ({"teacher_scores": scores} if scores else {})
+        return json.dumps(record, ensure_ascii=False) + "\n"
 
 
 def judged_queries(

@@ -8,7 +8,7 @@ ranks (Cormack, Clarke and Buettcher 2009).
 
 import dataclasses
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,8 @@ from t5x_style.interfaces.representation import KINDS, Representation, Represent
 from t5x_style.retrieval import candidate_scores
 from t5x_style.retrieval.encoding import load_embeddings
 
+# Of settings alone: a recipe's check calls it before the first stage (`preflight.trial`).
+READ_EARLY = ("searched_kinds",)
 RRF_K = 60  # Cormack, Clarke and Buettcher 2009
 
 
@@ -190,6 +192,27 @@ def ask(searched: Searched, queries: Representations, k: int) -> tuple[np.ndarra
     if isinstance(searched, Combined):
         return searched.search(queries, k)
     return searched.search(queries[searched.kind], k)
+
+
+def searched_kinds(kinds: Collection[str], indexed: Sequence[str]) -> list[str]:
+    """The kinds that passages are scored by, for `load`.
+
+    Args:
+      kinds: of the model; of their weights in its training the keys count.
+      indexed: that have an index, which proposes candidates.
+
+    Raises:
+      HybridError: there are others than 'dense', 'sparse' and 'multi_vector', or a kind that has an
+        index is not among them.
+    """
+    unknown = [kind for kind in kinds if kind not in KINDS]
+    if unknown or not set(indexed) <= set(kinds):
+        raise HybridError(
+            f"kinds: expected some of {list(KINDS)}, among them {list(indexed)}, whose indexes "
+            f"propose candidates, found {list(kinds)}. Keep these kinds in KIND_WEIGHTS and "
+            "SEARCHED_KINDS, or bind hybrid.load with other indexes (docs/m3.md)."
+        )
+    return list(kinds)
 
 
 def load(

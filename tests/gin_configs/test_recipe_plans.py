@@ -46,3 +46,12 @@ def test_packed_plans_are_read_back() -> None:
             groups = [packed["groups"][key] for key in plan["parameters"]]
             merged = {path: text for group in groups for path, text in group.items()}
             assert merged == recorded[recipe][name]["parameters"]
+
+
+@pytest.mark.parametrize("name", ["m3", "m3_tiny", "finetune_m3", "splade", "colbert", "ance"])
+def test_what_a_recipe_claims_is_searched_and_exported(name: str) -> None:
+    recipe = recipe_plans.read()[name]
+    trained = {recipe[stage]["inputs"]["CHECKPOINT"] for stage in ("search", "export")}
+    assert trained == {f"%{name.removeprefix('finetune_').removesuffix('_tiny')}.model"}
+    if "m3" in name:
+        assert recipe["export"]["inputs"]["HYBRID_CONTRACT"] == "%m3_weights.contract"

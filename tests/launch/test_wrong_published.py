@@ -3,9 +3,11 @@
 import json
 import shutil
 
+import numpy as np
 import pytest
 
 from launch import recipe
+from models.interop import torch_pickle
 from t5x_style.workflow.recipe_stage import RecipeError
 from tests.kits import published_folders as folders
 from tests.launch import test_wrong_inputs
@@ -24,10 +26,10 @@ def place(made, tmp_path):
     return tmp_path
 
 
-def refused(place, *settings, published="{}/encoder"):
+def refused(place, *settings, published="{}/encoder", name="untouched"):
     """What the check says; each problem once, however many stages have it."""
     found = test_wrong_inputs.refused(
-        "untouched", place, "CORPUS={}/good", f"PUBLISHED={published}", *settings
+        name, place, "CORPUS={}/good", f"PUBLISHED={published}", *settings
     )
     return found.replace(str(place), "HERE")
 
@@ -93,6 +95,16 @@ def test_the_good_folder_is_not_refused_and_its_lengths_are_kept(place):
     found = refused(place, "CONTRACT={{'PASSAGE_LENGTH': 33}}")
     assert "at most 32 tokens of a text, the encoder's positions (config.json), found 33" in found
     assert "PASSAGE_LENGTH to 32 or less" in found
+
+
+def test_vectors_of_tokens_have_the_size_of_the_folders_head(place):
+    head = {"weight": np.zeros((12, 16), np.float32), "bias": np.zeros(12, np.float32)}
+    torch_pickle.write(place / "encoder/colbert_linear.pt", head)
+    for agreeing in ((), ("VECTOR_SIZE=12",)):
+        assert refused(place, "LICENCE=mit", *agreeing, name="finetune_m3") == ""
+    found = refused(place, "LICENCE=mit", "VECTOR_SIZE=64", name="finetune_m3")
+    assert "VECTOR_SIZE: expected 12" in found
+    assert "HERE/encoder/colbert_linear.pt, found 64" in found
 
 
 def test_a_problem_of_many_stages_is_one(place):

@@ -5,9 +5,10 @@ import json
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from models.interop import hf_config
+from models.interop import hf_config, torch_pickle
 from models.networks import bert
 from tests.kits.hf_folders import CONFIG, CONFIGS, PADS
 
@@ -115,3 +116,17 @@ def test_a_pad_id_of_null_leaves_positions_unknown(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(fields))
     with pytest.raises(ValueError, match="expected a whole number as pad_token_id, found None"):
         hf_config.read_fields(tmp_path)
+
+
+def test_vectors_of_tokens_have_the_size_of_the_head_that_is_there(tmp_path: Path) -> None:
+    head, folder = tmp_path / "colbert_linear.pt", str(tmp_path)
+    assert hf_config.token_vector_size(folder, 64) == 64
+    assert hf_config.token_vector_size(folder, 64, 8) == 8
+    torch_pickle.write(head, {"weight": np.zeros((12, 16), np.float32)})
+    assert hf_config.token_vector_size(folder, 64) == 12
+    assert hf_config.token_vector_size(folder, 64, 12) == 12
+    with pytest.raises(ValueError, match="VECTOR_SIZE: expected 12.*found 64. Leave VECTOR_SIZE"):
+        hf_config.token_vector_size(folder, 64, 64)
+    torch_pickle.write(head, {"bias": np.zeros(12, np.float32)})
+    with pytest.raises(ValueError, match="colbert_linear.pt: expected a matrix `weight`"):
+        hf_config.token_vector_size(folder, 64)

@@ -52,6 +52,18 @@ def objective(batch: Batch, config: JointLossConfig | None = None, **settings: A
     )  # fmt: skip
 
 
+@pytest.mark.parametrize("kinds", [("dense",), ("dense", "sparse")])
+def test_a_weight_that_is_left_out_leaves_its_kind_out(kinds: tuple[str, ...]) -> None:
+    """By one setting: the sum is of the kinds that there are, and of one alone there is none."""
+    batch = without_teacher(PLAIN)
+    weights = {kind: WEIGHTS[kind] for kind in kinds}
+    model = objective(batch, JointLossConfig(weights, IN_SUM), distil_after=0)
+    expected = objective(batch, losses(*kinds), distil_after=None if len(kinds) == 1 else 0)
+    assert model.functions()["embed_query"].representations == kinds
+    made, wanted = (one.loss(batch, jax.random.key(0)) for one in (model, expected))
+    assert jax.tree.all(jax.tree.map(jnp.array_equal, made, wanted))
+
+
 def without_teacher(batch: Batch) -> Batch:
     passage = {name: x for name, x in batch["passage"].items() if name != "teacher_score"}
     return {"query": batch["query"], "passage": passage}
@@ -225,7 +237,6 @@ def test_each_token_of_a_text_once_with_its_largest_weight(seed: int) -> None:
         ({"distil_after": -1}, "distil_after"),
         ({"cells": 0}, "cells"),
         ({"exchange": "star"}, "M3.exchange: expected one of .*'star'"),
-        ({"config": losses("dense"), "distil_after": 3}, "nothing to learn from"),
         ({"config": JointLossConfig({"thick": 1.0}, {"thick": 1.0})}, "thick"),
         ({"vector_size": 0}, "TokenVectors.size"),
     ],
@@ -239,7 +250,7 @@ def test_settings_that_do_not_fit_are_refused(settings: Any, message: str) -> No
     ("arguments", "message"),
     [
         (({}, {}), "at least one"),
-        (({"dense": 1.0}, {"sparse": 1.0}), "same kinds"),
+        (({"dense": 1.0}, {"sparse": 1.0}), "each of them in in_sum"),
         (({"dense": -1.0}, {"dense": 1.0}), "at least 0"),
         (({"dense": 0.0}, {"dense": 1.0}), "one above it"),
         (({"dense": 1.0}, {"dense": 1.0}, True, "kd"), "teacher"),

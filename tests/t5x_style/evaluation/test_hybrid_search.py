@@ -1,5 +1,6 @@
 """A hybrid as a system of an evaluation: its weights come from development queries."""
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -118,6 +119,20 @@ def test_a_part_needs_the_kinds_of_its_hybrid(model, searched, corpus):
     whole = system(model, searched, prior={DENSE: 1.0})
     with pytest.raises(hybrid.HybridError, match=MULTI_VECTOR):
         EvaluationSuite(corpus, [part, whole], 10).run("part", "test")
+
+
+def test_kinds_that_are_not_searched_are_left_out_of_the_prior(model, searched):
+    passages = {kind: searched.passages[kind] for kind in (DENSE, SPARSE)}
+    two = dataclasses.replace(searched, passages=passages)
+    assert system(model, two).facts()["kinds"] == [DENSE, SPARSE]
+    with pytest.raises(hybrid.HybridError, match="one of them above it"):
+        system(model, two, prior={MULTI_VECTOR: 1.0})
+    with pytest.raises(hybrid.HybridError, match=r"part: .*KIND_WEIGHTS.*PARTS_OF_ALL=\{\}"):
+        hybrid_search.HybridPart(
+            "part", "hybrid", "weighted", {MULTI_VECTOR: 1.0}, kinds=[DENSE, SPARSE]
+        )
+    with pytest.raises(hybrid.HybridError, match="among them .*'sparse'.* SEARCHED_KINDS"):
+        hybrid.searched_kinds([DENSE, MULTI_VECTOR], [DENSE, SPARSE])
 
 
 def test_reciprocal_ranks_need_no_development_queries(model, searched, corpus, tmp_path):

@@ -66,6 +66,7 @@ def metrics(model, tmp_path) -> str:
         "m3_ranks": ranks,
         "m3_fewer": {**ranks, "candidates": 10},
         "m3_broken": weighted,
+        "m3_mcls": {**ranks, "contract": {**of_hybrid["contract"], "pooling": "mcls"}},
         "m3_other": {**ranks, "contract": {**of_hybrid["contract"], "pooling": "mean"}},
     }
     path = tmp_path / "metrics.json"
@@ -110,6 +111,13 @@ def test_reciprocal_ranks_are_kept_too(searched, queries, keep):
     order = np.argsort(-hybrid.reciprocal_ranks(scores), axis=1, kind="stable")[:, :5]
     best = np.take_along_axis(rows, order, axis=1)
     np.testing.assert_array_equal(found.search(queries, 5)[1], best)
+
+
+def test_several_cls_need_no_training_of_their_own(model, keep):
+    """Weights that were chosen with pooling 'mcls' are kept for a search with 'mcls'."""
+    assert model.contract.pooling == "cls"
+    kept = Contract.load(keep("m3_mcls"))
+    assert kept == dataclasses.replace(model.contract, pooling="mcls")
 
 
 def test_older_searches_read_metrics(searched, metrics):

@@ -125,14 +125,24 @@ def test_a_file_of_negatives_is_taken_over(tmp_path, bm25):
     (tmp_path / "qrels/train.tsv").write_text("query-id\tcorpus-id\tscore\nq\tp0\t1\n")
     line = {"query_id": "q", "positive_ids": ["p0"], "negative_ids": ["p0", "p5"]}
     (tmp_path / "given.jsonl").write_text(json.dumps(line) + "\n")
+    scores = {"p0": 3.5, "p5": -1.0, "elsewhere": 0.0}
+    taught = json.dumps(line | {"teacher_scores": scores}) + "\n"
+    (tmp_path / "taught.jsonl").write_text(taught)
 
-    def mined(folder, given):
+    def mined(folder, given, teacher=None):
         mine(str(tmp_path), "train", candidates.Bm25, KEEP_ALL, 10, str(tmp_path / folder),
-             given=given)  # fmt: skip
+             given=given, teacher=teacher)  # fmt: skip
         return json.loads((tmp_path / folder / "negatives.jsonl").read_text())
 
     with_it = mined("with", str(tmp_path / "given.jsonl"))
     assert with_it["negative_ids"] == ["p5", *mined("without", None)["negative_ids"]]
+    assert mined("dropped", str(tmp_path / "taught.jsonl")) == with_it
+    kept = mined("kept", str(tmp_path / "taught.jsonl"), "kl")
+    assert kept == with_it | {"teacher_scores": {"p0": 3.5, "p5": -1.0}}
+    with pytest.raises(hard_negatives.MiningError, match="teacher's scores .* found none"):
+        mined("none", str(tmp_path / "given.jsonl"), "kl")
+    with pytest.raises(ValueError, match="TEACHER: .*found 'kl' without them"):
+        mined("alone", None, "kl")
 
 
 def test_the_first_hits_can_be_skipped(bm25):

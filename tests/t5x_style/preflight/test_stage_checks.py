@@ -146,6 +146,19 @@ def test_nothing_is_wrong_with_our_recipes(name):
             "M3.token_vector_size: expected 1 to 64 dimensions, those of a vector",
         ),
         (
+            "m3",
+            [f"KIND_WEIGHTS={DENSE_SPARSE}"],
+            {"m3": False, "m3_vectors": False, "evaluation": True, "search": False},
+            "m3_multi_vector: weights: expected numbers of at least 0, one of them above it, of "
+            "the kinds ['dense', 'sparse']",
+        ),
+        (
+            "m3",
+            ["KIND_WEIGHTS={'dense': 1.0, 'multi_vector': 1.0}"],
+            {"m3": False, "evaluation": True, "search": True},
+            "Keep these kinds in KIND_WEIGHTS and SEARCHED_KINDS",
+        ),
+        (
             "colbert",
             ["TOKEN_VECTOR_SIZE=129"],  # VECTOR_SIZE is 128
             {"colbert": False, "colbert_vectors": True, "evaluation": True},
@@ -157,6 +170,38 @@ def test_what_no_stage_accepts_is_known_before_the_first(name, overrides, stages
     wrong = found(name, *overrides)
     for stage, expected in stages.items():
         assert any(message in one for one in wrong.get(stage, ())) is expected, wrong.get(stage)
+
+
+@pytest.mark.parametrize("name", ["m3", "finetune_m3"])
+def test_a_recipe_of_two_kinds(name):
+    """As docs/m3.md has it: only these are trained, encoded, searched and weighed."""
+    two = [f"KIND_WEIGHTS={DENSE_SPARSE}", "PARTS_OF_ALL={}"]
+    assert found(name, *two) == {}
+    plans = recipe_plans.of_recipe(name, two)
+    assert plans["m3_vectors"]["parameters"]["kinds"] == str(DENSE_SPARSE)
+    assert plans["m3"]["parameters"]["objective.loss_config.weights"] == str(DENSE_SPARSE)
+    assert (
+        "multi_vector" not in plans["search"]["parameters"]["searcher.index.searched.kinds.kinds"]
+    )
+
+
+@pytest.mark.parametrize("name", ["m3", "colbert", "m3_paper"])
+def test_a_teacher_without_scores_is_refused(name):
+    (problem,) = found(name, "TEACHER=kl")["negatives"]
+    assert "TEACHER: negatives that are mined have no teacher's scores" in problem
+
+
+def test_scores_of_a_teacher_reach_the_loss():
+    """As docs/finetune.md has it: those of the data, past mining and in the batches of M3 alone."""
+    assert found("finetune_m3", "TEACHER=kl") == {}
+    plans = recipe_plans.of_recipe("finetune_m3", ["TEACHER=kl"])
+    parameters = {name: plan["parameters"] for name, plan in plans.items()}
+    assert parameters["negatives"]["teacher"] == "'kl'"
+    assert parameters["m3"]["objective.loss_config.teacher"] == "'kl'"
+    teachers = {name: one.get("pipeline.pairs.teacher") for name, one in parameters.items()}
+    assert {name: one for name, one in teachers.items() if one not in (None, "False")} == {
+        "m3": "'kl'"
+    }
 
 
 def test_the_mesh_divides_the_rows():
