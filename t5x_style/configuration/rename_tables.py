@@ -296,6 +296,9 @@ ADDED: Mapping[str, str] = {
     "encoding.load_embeddings.expected": "None",
     "hybrid.load.expected": "None",
     "narrative_qa.Stories.between_marks": "False",
+    "systems.Bm25.language": "'en'",
+    "candidates.Bm25.language": "'en'",
+    "candidates.Dense.language": "'en'",
 }
 
 
