@@ -11,6 +11,8 @@ import sys
 from collections.abc import Collection
 
 import jax
+import numpy as np
+from absl import logging
 from jax.experimental import multihost_utils
 
 from t5x_style.checkpoints import restored_model
@@ -30,6 +32,8 @@ JOBS = {
         "check": "check",
     }
 }
+
+EMPTY_ABOVE = 0.05  # share of texts without any sparse weight that is warned of, as in trainings
 
 
 def encode_corpus(
@@ -82,9 +86,29 @@ def encode_corpus(
                 writer.write(number, representations)
         if first:
             writer.finish(model.contract, model.fingerprint)
+            if representation.SPARSE in kinds:
+                _report_sparse(embedding_shards.entry_counts(model_dir, representation.SPARSE))
     if jax.process_count() > 1:  # no process reports an end that the writer has not reached
         multihost_utils.sync_global_devices("encode_corpus: written")
     return {"embeddings": "."}
+
+
+def _report_sparse(counts: np.ndarray) -> None:
+    """Prints how many texts no query finds by weights of words, given the weights of each text."""
+    empty = float(np.mean(counts == 0))
+    print(
+        f"encode_corpus: sparse: {empty:.1%} of {len(counts):,} texts have no weight; "
+        f"{counts.mean():.1f} terms a text",
+        file=sys.stderr,
+    )
+    if empty > EMPTY_ABOVE:
+        logging.warning(
+            "encode_corpus: %.1f%% of the texts have no weight, more than %.0f%%: nothing finds "
+            "them by weights of words. Look at empty_passage in the log of the training, and at "
+            "texts without words.",
+            100 * empty,
+            100 * EMPTY_ABOVE,
+        )
 
 
 def check(function: str, kinds: Collection[str], storage: embedding_shards.Storage) -> None:

@@ -7,16 +7,33 @@ result is exact, unlike that of min-hashing, and rare shingles have short lists.
 """
 
 import collections
+import itertools
 import math
 import re
 from collections.abc import Iterator, Sequence
 
-_WORD = re.compile(r"\w+")
+# Letters of Chinese, Japanese, Thai, Lao, Burmese and Khmer, between whose words are no spaces
+_UNSPACED = (
+    r"\u0e01-\u0e3a\u0e40-\u0e4e\u0e80-\u0eff\u1000-\u109f\u1780-\u17ff"
+    r"\u3005-\u3007\u3041-\u30fa\u30fc-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
+    r"\U00020000-\U0003ffff"
+)
+_WORD = re.compile(rf"[{_UNSPACED}]+|(?:(?![{_UNSPACED}])\w)+")
+_RUN = re.compile(rf"[{_UNSPACED}]")
 
 
 def words(text: str) -> list[str]:
-    """Lower-case words of a text, punctuation and layout aside."""
-    return _WORD.findall(text.lower())
+    """Lower-case words of a text, punctuation and layout aside.
+
+    Of scripts without spaces between words, pairs of neighbouring characters.
+    """
+    found: list[str] = []
+    for word in _WORD.findall(text.lower()):
+        if len(word) > 1 and _RUN.match(word):
+            found.extend(map("".join, itertools.pairwise(word)))
+        else:
+            found.append(word)
+    return found
 
 
 def shingles(text: str, size: int) -> frozenset[tuple[str, ...]]:

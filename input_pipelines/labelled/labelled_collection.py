@@ -20,7 +20,7 @@ Overlaps = Mapping[str, passage_overlap.Overlap]  # by part
 JOBS = {
     "labelled_collection": {
         "name": "labelled_collection",
-        "version": 2,
+        "version": 3,
         "outputs": ["corpus", "negatives", "report"],
         "check": "check",
     }

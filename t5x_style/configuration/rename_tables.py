@@ -299,6 +299,9 @@ ADDED: Mapping[str, str] = {
     "hybrid.load.expected": "None",
     "hybrid_search.HybridPart.kinds": "['dense', 'sparse', 'multi_vector']",
     "narrative_qa.Stories.between_marks": "False",
+    "systems.Bm25.language": "'en'",
+    "candidates.Bm25.language": "'en'",
+    "candidates.Dense.language": "'en'",
 }
 
 

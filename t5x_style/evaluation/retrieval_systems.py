@@ -19,7 +19,7 @@ from t5x_style.interfaces.representation import PASSAGE, Representation
 from t5x_style.interfaces.text_encoder import TextEncoder
 from t5x_style.interfaces.texts import EncodeSource
 from t5x_style.mining import pair_scoring
-from t5x_style.retrieval import bm25, exact_index, max_passage, similarity
+from t5x_style.retrieval import analysis, bm25, exact_index, max_passage, similarity
 from t5x_style.retrieval.analysis import Analyzer, LanguageAnalyzer
 from t5x_style.retrieval.beir_collection import Passage
 from t5x_style.retrieval.max_passage import Documents
@@ -28,13 +28,19 @@ from t5x_style.retrieval.max_passage import Documents
 class Bm25:
     """BM25 over titles and bodies, see `retrieval.bm25`."""
 
-    def __init__(self, name: str, analyzer: Analyzer | None = None):
+    check_arguments = staticmethod(analysis.require_known)
+
+    def __init__(self, name: str, analyzer: Analyzer | None = None, language: str = "en"):
         """Args:
         name: of the system.
-        analyzer: what its words are; English stems by default.
+        analyzer: what its words are, where they are not those of `language`.
+        language: of the texts, see `analysis.LanguageAnalyzer`.
+
+        Raises:
+          ValueError: a language that is not known.
         """
-        self.name = name
-        self._analyzer = LanguageAnalyzer("en") if analyzer is None else analyzer
+        self.name, self._language = name, language
+        self._analyzer = LanguageAnalyzer(language) if analyzer is None else analyzer
         self._own = analyzer is not None
         self._index: bm25.Bm25Index | None = None
 
@@ -48,7 +54,7 @@ class Bm25:
 
     def _index_of(self, suite: EvaluationSuite) -> bm25.Bm25Index:
         if not self._own:
-            return _bm25_of(suite)
+            return _bm25_of(suite, self._language)
         if self._index is None:
             self._index = bm25.Bm25Index(suite.contents(), suite.passages.ids, self._analyzer)
         return self._index
@@ -59,8 +65,8 @@ class Bm25:
 
 
 @functools.lru_cache(maxsize=1)
-def _bm25_of(suite: EvaluationSuite) -> bm25.Bm25Index:
-    return bm25.Bm25Index(suite.contents(), suite.passages.ids)
+def _bm25_of(suite: EvaluationSuite, language: str) -> bm25.Bm25Index:
+    return bm25.Bm25Index(suite.contents(), suite.passages.ids, LanguageAnalyzer(language))
 
 
 class IndexSearch:

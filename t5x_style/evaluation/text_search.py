@@ -13,7 +13,7 @@ from t5x_style.interfaces.contract import Combination
 from t5x_style.interfaces.representation import KINDS, PASSAGE, QUERY, Representations
 from t5x_style.interfaces.text_encoder import TextEncoder
 from t5x_style.retrieval import candidate_scores, exact_index
-from t5x_style.retrieval.hybrid import reciprocal_ranks, weighted
+from t5x_style.retrieval.hybrid import counted, reciprocal_ranks, weighted
 
 _SCORES = 1 << 20  # of a kind in memory at a time
 
@@ -73,20 +73,20 @@ def _combined(
     queries: Representations, passages: Representations, combination: Combination, k: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """As `Index.search` of Q queries, all N passages compared by each kind: scores, rows [Q, k]."""
-    count, total = (len(next(iter(side.values()))) for side in (queries, passages))
+    weights = combination.weights
+    kinds = combination.kinds if weights is None else counted(weights)
+    count, total = (len(side[kinds[0]]) for side in (queries, passages))
     step = max(1, _SCORES // max(1, total))
     all_scores, all_rows = [], []
     for start in range(0, count, step):
-        some = {kind: one[start : start + step] for kind, one in queries.items()}
         rows = np.tile(np.arange(total, dtype=np.int32), (min(step, count - start), 1))
         scores = {
-            kind: candidate_scores.scores(kind, one, passages[kind], rows)
-            for kind, one in some.items()
+            kind: candidate_scores.scores(
+                kind, queries[kind][start : start + step], passages[kind], rows
+            )
+            for kind in kinds
         }
-        if combination.weights is None:
-            summed = reciprocal_ranks(scores)
-        else:
-            summed = weighted(scores, combination.weights)
+        summed = reciprocal_ranks(scores) if weights is None else weighted(scores, weights)
         best, at = index_lib.padded(summed, rows, k)
         all_scores.append(best)
         all_rows.append(at)

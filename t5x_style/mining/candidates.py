@@ -10,7 +10,7 @@ from t5x_style.interfaces import index as index_lib
 from t5x_style.interfaces.representation import QUERY
 from t5x_style.interfaces.text_encoder import TextEncoder
 from t5x_style.interfaces.texts import EncodeSource
-from t5x_style.retrieval import bm25, encoding, similarity
+from t5x_style.retrieval import analysis, bm25, encoding, similarity
 from t5x_style.retrieval.beir_collection import Passages
 
 STEMMED = 16_384  # passages whose stems are remembered, some kilobytes each
@@ -73,15 +73,20 @@ class Bm25:
     """BM25 over titles and bodies, see `retrieval.bm25`."""
 
     made_by = "bm25"
-    version = f"bm25 k1={bm25.K1} b={bm25.B}"
+    check_arguments = staticmethod(analysis.require_known)
 
-    def __init__(self, passages: Passages, queries: Mapping[str, str]):
+    def __init__(self, passages: Passages, queries: Mapping[str, str], language: str = "en"):
         """Args:
         passages: all of them are indexed.
         queries: id -> text.
+        language: of both, see `analysis.LanguageAnalyzer`.
+
+        Raises:
+          ValueError: a language that is not known.
         """
+        self.version = f"bm25 k1={bm25.K1} b={bm25.B}{_of(language)}"
         self.ids = passages.ids
-        self._index = bm25.build(passages)
+        self._index = bm25.build(passages, language)
         self._queries = queries
 
     def search(
@@ -103,6 +108,8 @@ class IndexSearch:
     The representations of all queries are in memory, those of the corpus stay on disk.
     """
 
+    check_arguments = staticmethod(analysis.require_known)
+
     def __init__(
         self,
         passages: Passages,
@@ -111,6 +118,7 @@ class IndexSearch:
         index: index_lib.Index,
         embeddings: encoding.Embeddings,
         source: EncodeSource,
+        language: str = "en",
     ):
         """Embeds the queries, on all processes together.
 
@@ -122,13 +130,16 @@ class IndexSearch:
           embeddings: what the index was built from; a positive that the search does not find gets
             its score from here.
           source: holds every one of the queries, and may hold more.
+          language: of the corpus, whose stems say what nearly repeats an answer.
 
         Raises:
+          ValueError: a language that is not known.
           ContractError: the index or the source was made under another contract than the model's.
           CandidatesError: the index or the embeddings are of another checkpoint or of another
             corpus, or of two kinds, or the source lacks a query.
           RepresentationError: the model does not embed queries as the kind of the index.
         """
+        self.check_arguments(language)
         index_lib.check_contract(index, model.contract, "the index that is mined from", index.kind)
         if embeddings.kind != index.kind:
             raise CandidatesError(
@@ -139,7 +150,8 @@ class IndexSearch:
         _check_checkpoint("the embeddings", embeddings.checkpoint, model.fingerprint)
         self.ids: Sequence[str] = passages.ids
         self.made_by = model.fingerprint
-        self.version = f"{type(index).__name__} recall={index.recall} of {model.fingerprint}"
+        of = f"{model.fingerprint}{_of(language)}"
+        self.version = f"{type(index).__name__} recall={index.recall} of {of}"
         self._passages, self._index, self._embeddings = passages, index, embeddings
         self._row_of_hit = np.append(_rows("the index", index.ids, passages), index_lib.NO_ROW)
         self._embedding_of_row = np.argsort(_rows("the embeddings", embeddings.ids, passages))
@@ -153,6 +165,7 @@ class IndexSearch:
             )
         self._asked = model.encode(QUERY, source, index.kind)
         self._stemmed: dict[int, frozenset[str]] = {}
+        self._language = language
 
     def search(
         self, queries: Sequence[str], positives: Sequence[Sequence[int]], depth: int
@@ -172,9 +185,15 @@ class IndexSearch:
         if len(self._stemmed) > STEMMED:
             self._stemmed.clear()
         unseen = [row for row in dict.fromkeys(rows) if row not in self._stemmed]
-        stemmed = bm25.stem(self._passages.passage(row).content for row in unseen)
+        texts = (self._passages.passage(row).content for row in unseen)
+        stemmed = bm25.stem(texts, self._language)
         self._stemmed.update(zip(unseen, map(frozenset, stemmed), strict=True))
         return [self._stemmed[row] for row in rows]
+
+
+def _of(language: str) -> str:
+    """The part of a version that says so; parts of earlier versions, all English, stay valid."""
+    return "" if language == "en" else f" {language}"
 
 
 def _check_checkpoint(what: str, found: str, expected: str) -> None:

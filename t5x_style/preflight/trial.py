@@ -159,6 +159,11 @@ class Trial:
             return Unknown()
         thing = code_checks.locate(reference.target, where)
         arguments = self.arguments(reference.target, scope)
+        check = getattr(thing, "check_arguments", None)
+        if check is not None:
+            found = self._check(check, thing, arguments, reference, scope, where)
+            if isinstance(found, Refused):
+                return found
         if not reference.call:
             factory = _Factory(thing, arguments)
             if _is_objective(thing):
@@ -172,11 +177,6 @@ class Trial:
                 lambda: unknowns.tokenizer(thing, **arguments), reference, scope, where
             )
         if not _configures(thing):
-            check = getattr(thing, "check_arguments", None)
-            if check is not None:
-                found = self._check(check, thing, arguments, reference, scope, where)
-                if isinstance(found, Refused):
-                    return found
             measures = getattr(thing, "measures", None)
             if measures is not None:
                 found = self._check(measures, thing, arguments, reference, scope, where)

@@ -52,6 +52,15 @@ _PAIRED = re.compile(
 )
 
 
+def require_known(language: str) -> None:
+    """Raises ValueError unless `LanguageAnalyzer` has words of this language, given by its code."""
+    known = sorted([*_LANGUAGES, *_WITHOUT_STEMMER, *_BY_PAIRS])
+    if language not in known:
+        raise ValueError(
+            f"language: expected one of {known}, found {language!r}: it says what BM25's words are"
+        )
+
+
 class Analyzer(Protocol):
     """Turns texts into words."""
 
@@ -77,11 +86,7 @@ class LanguageAnalyzer:
         Raises:
           ValueError: a code that is not known here.
         """
-        known = sorted([*_LANGUAGES, *_WITHOUT_STEMMER, *_BY_PAIRS])
-        if language not in known:
-            raise ValueError(
-                f"LanguageAnalyzer.language: expected one of {known}, found {language!r}"
-            )
+        require_known(language)
         self._language = language
         self._stemmer, self._stop_words = _LANGUAGES.get(language, ("", ""))
 

@@ -82,11 +82,12 @@ def best(scores: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
     return best_scores[0], best_rows[0]
 
 
-def build(passages: Passages) -> Bm25Index:
-    """Indexes title and body of every passage."""
-    return Bm25Index((passage.content for passage in passages), passages.ids)
+def build(passages: Passages, language: str = "en") -> Bm25Index:
+    """Indexes title and body of every passage, by the words that `LanguageAnalyzer` finds."""
+    texts = (passage.content for passage in passages)
+    return Bm25Index(texts, passages.ids, LanguageAnalyzer(language))
 
 
-def stem(texts: Iterable[str]) -> list[list[str]]:
-    """Lower-cased English words of two characters or more, without stop words, stemmed."""
-    return LanguageAnalyzer("en")(texts)
+def stem(texts: Iterable[str], language: str = "en") -> list[list[str]]:
+    """The words of each text, as `LanguageAnalyzer` finds them: stems without stop words."""
+    return LanguageAnalyzer(language)(texts)

@@ -41,9 +41,14 @@ def _blocks(passages: Representation, rows: np.ndarray) -> list[tuple[int, int]]
         cost = lengths[np.maximum(rows, 0)].sum(axis=1) * max(sizes)
     else:
         cost = np.full(len(rows), rows.shape[1] * passages.shape[1])
+    return _parts(cost)
+
+
+def _parts(cost: np.ndarray) -> list[tuple[int, int]]:
+    """(start, end) of runs that cost about `_NUMBERS` together, one element at least."""
     part = np.cumsum(cost) // _NUMBERS
     starts = [0, *(np.flatnonzero(np.diff(part)) + 1).tolist()]
-    return list(zip(starts, [*starts[1:], len(rows)], strict=True))
+    return list(zip(starts, [*starts[1:], len(cost)], strict=True))
 
 
 def _dense(queries: np.ndarray, passages: Representation, rows: np.ndarray) -> np.ndarray:
@@ -72,12 +77,16 @@ def _sparse(queries: Entries, passages: Entries, rows: np.ndarray) -> np.ndarray
 
 def _max_sim(queries: Entries, passages: Entries, rows: np.ndarray) -> np.ndarray:
     found = np.zeros(rows.shape, np.float32)
+    counts = np.diff(passages.offsets)
     for number, candidates in enumerate(rows):
         query = queries[number : number + 1].arrays["vectors"]
-        compared = passages[candidates]
-        some = np.diff(compared.offsets) > 0
-        if len(query) and some.any():
-            products = compared.arrays["vectors"] @ query.T  # [u, t]
-            largest = np.maximum.reduceat(products, compared.offsets[:-1][some], axis=0)
-            found[number, some] = largest.sum(axis=1)
+        if not len(query):
+            continue
+        for start, end in _parts(counts[candidates] * max(query.shape)):
+            compared = passages[candidates[start:end]]
+            some = np.diff(compared.offsets) > 0
+            if some.any():
+                products = compared.arrays["vectors"] @ query.T  # [u, t]
+                largest = np.maximum.reduceat(products, compared.offsets[:-1][some], axis=0)
+                found[number, start:end][some] = largest.sum(axis=1)
     return found

@@ -304,6 +304,21 @@ def read(
     return by_kind, ids, Contract.load(folder), manifest.get("checkpoint", "")
 
 
+def entry_counts(folder: str | Path, kind: str) -> np.ndarray:
+    """[N] int64: how many entries each text has, of a kind with entries that is held.
+
+    Of what a `ShardWriter` finished just now: no hash is compared.
+    """
+    folder = Path(folder)
+    shards = versioned_folder.read_manifest_alone(folder)["shards"]
+    return _counts(kind, [folder / shard for shard in shards])
+
+
+def _counts(kind: str, shards: Sequence[Path]) -> np.ndarray:
+    offsets = representation_files.names(kind)["offsets"]
+    return np.concatenate([np.diff(np.load(shard / offsets)) for shard in shards])
+
+
 def _require_held(folder: Path, held: Sequence[str], asked: Sequence[str]) -> None:
     representation.require_kinds(asked, representation.KINDS, f"embeddings in {folder}")
     if missing := [kind for kind in asked if kind not in held]:
@@ -318,8 +333,7 @@ def _read(kind: str, shards: Sequence[Path], dtype: str, tokens_int8: bool) -> R
     files = representation_files.names(kind)
     if kind == DENSE:
         return _sharded(files["vectors"], shards, "float32", dtype)
-    counts = [np.diff(np.load(shard / files["offsets"])) for shard in shards]
-    offsets = np.concatenate([[0], np.cumsum(np.concatenate(counts))])
+    offsets = np.concatenate([[0], np.cumsum(_counts(kind, shards))])
     if kind == MULTI_VECTOR and tokens_int8:
         numbers = _sharded(files["vectors"], shards, "int8", "int8")
         scales = _sharded(representation_files.SCALES, shards, "float32", "float32")

@@ -16,9 +16,8 @@ import numpy as np
 from t5x_style.interfaces import index as index_lib
 from t5x_style.interfaces.contract import Contract
 from t5x_style.interfaces.index import NO_ROW, Index
-from t5x_style.interfaces.representation import KINDS, Representation, Representations
-from t5x_style.retrieval import candidate_scores
-from t5x_style.retrieval.encoding import load_embeddings
+from t5x_style.interfaces.representation import DENSE, KINDS, Representation, Representations
+from t5x_style.retrieval import candidate_scores, embedding_shards
 
 # Of settings alone: a recipe's check calls it before the first stage (`preflight.trial`).
 READ_EARLY = ("searched_kinds",)
@@ -116,7 +115,7 @@ class Hybrid:
         """
         check_weights(weights, [kind for kind in self.kinds if kind in queries])
         rows = self.propose(queries, k)
-        scores = self.scores({kind: queries[kind] for kind in weights}, rows)
+        scores = self.scores({kind: queries[kind] for kind in counted(weights)}, rows)
         return index_lib.padded(weighted(scores, weights), rows, k)
 
 
@@ -167,7 +166,8 @@ class Combined:
         self, queries: Representations, rows: np.ndarray, k: int
     ) -> tuple[np.ndarray, np.ndarray]:
         """As `search`, among given candidates: rows [Q, C] int32, NO_ROW where there is none."""
-        scores = self.searched.scores({kind: queries[kind] for kind in self.scored}, rows)
+        kinds = self.scored if self.weights is None else counted(self.weights)
+        scores = self.searched.scores({kind: queries[kind] for kind in kinds}, rows)
         combined = (
             reciprocal_ranks(scores) if self.weights is None else weighted(scores, self.weights)
         )
@@ -239,10 +239,10 @@ def load(
     unknown = [kind for kind in kinds if kind not in KINDS]
     if unknown or not kinds:
         raise HybridError(f"kinds: expected some of {list(KINDS)}, found {list(kinds)}")
-    stored = {kind: load_embeddings(embeddings, kind, expected) for kind in kinds}
-    one = next(iter(stored.values()))
-    passages = {kind: found.passages for kind, found in stored.items()}
-    return Hybrid(indexes, passages, one.ids, one.contract, one.checkpoint, candidates)
+    passages, ids, contract, checkpoint = embedding_shards.read(embeddings, kinds, expected)
+    for kind, found in passages.items():
+        index_lib.check_passages(kind, found, ids)
+    return Hybrid(indexes, passages, ids, contract, checkpoint, candidates)
 
 
 def check_weights(weights: Mapping[str, float], kinds: Sequence[str]) -> None:
@@ -256,24 +256,36 @@ def check_weights(weights: Mapping[str, float], kinds: Sequence[str]) -> None:
         )
 
 
+def counted(weights: Mapping[str, float]) -> tuple[str, ...]:
+    """The kinds whose scores count: those of weight 0 need none."""
+    return tuple(kind for kind, weight in weights.items() if weight)
+
+
 def weighted(scores: Mapping[str, np.ndarray], weights: Mapping[str, float]) -> np.ndarray:
-    """[Q, C] float32: the sum over kinds of weight x score, -inf where a score is."""
-    used = [(kind, weight) for kind, weight in weights.items() if weight]
-    total = sum(weight * scores[kind].astype(np.float64) for kind, weight in used)
+    """[Q, C] float32: the sum over kinds of weight x score, -inf where a score is.
+
+    Args:
+      scores: of the kinds that are `counted`.
+      weights: kind -> weight.
+    """
+    total = sum(weights[kind] * scores[kind].astype(np.float64) for kind in counted(weights))
     return np.asarray(total, np.float32)
 
 
 def reciprocal_ranks(scores: Mapping[str, np.ndarray]) -> np.ndarray:
-    """[Q, C] float32: the sum over kinds of 1 / (60 + rank among the candidates), ties by place.
+    """[Q, C] float32: the sum over kinds of 1 / (60 + rank among the hits), ties by place.
 
-    -inf where a score is -inf.
+    A kind adds 0 to a candidate that has nothing in common with the query by it (a score of 0, but
+    of dense vectors): it has no rank. -inf where a score is -inf.
     """
     total: np.ndarray | float = 0.0
-    for found in scores.values():
-        order = np.argsort(-found, axis=1, kind="stable")
+    for kind, found in scores.items():
+        hits = found if kind == DENSE else np.where(found == 0, -np.inf, found)
+        order = np.argsort(-hits, axis=1, kind="stable")
         ranks = np.empty_like(order)
         np.put_along_axis(ranks, order, np.arange(1, order.shape[1] + 1)[None], axis=1)
-        total = total + np.where(np.isfinite(found), 1 / (RRF_K + ranks), -np.inf)
+        added = np.where(np.isfinite(hits), 1 / (RRF_K + ranks), 0.0)
+        total = total + np.where(np.isfinite(found), added, -np.inf)
     return np.asarray(total, np.float32)
 
 

@@ -280,6 +280,34 @@ def test_duplicates_by_hand():
         near_duplicates.duplicate_of(["a"], 0.0, 1)
 
 
+@pytest.mark.parametrize(
+    ("one", "same", "other"),
+    [
+        (
+            "如何在两周之内申请退还商品的货款？",
+            "如何在两周之内申请退还商品的货款呢",
+            "如何修改收货地址？",
+        ),
+        (
+            "注文した商品を返品する方法を教えてください",
+            "注文した商品を返品する方法を教えて下さい。",
+            "送料はいくらですか",
+        ),
+        ("ฉันจะขอเงินคืนภายในสองสัปดาห์ได้อย่างไร", "ฉันจะขอเงินคืนภายในสองสัปดาห์ได้อย่างไรคะ", "ค่าจัดส่งเท่าไร"),
+    ],
+)
+def test_texts_without_spaces_are_compared_by_pairs_of_characters(one, same, other):
+    assert near_duplicates.duplicate_of([one, other, same], 0.75, 1) == {2: 0}
+    assert near_duplicates.words("Über 2 BM25-Läufe, 한국어") == [
+        "über",
+        "2",
+        "bm25",
+        "läufe",
+        "한국어",
+    ]
+    assert near_duplicates.words("用BM25搜索。字") == ["用", "bm25", "搜索", "字"]
+
+
 @pytest.mark.parametrize("threshold", [0.3, 0.5, 0.7, 1.0])
 def test_prefix_filtering_finds_what_comparing_all_pairs_finds(threshold):
     rng = random.Random(0)

@@ -1,6 +1,7 @@
 """M3: kinds from one pass, packed rows, chunks, meshes, subsets of kinds, and what it refuses."""
 
 import dataclasses
+import functools
 import math
 import re
 from typing import Any, cast
@@ -14,8 +15,10 @@ from flax import nnx
 from models.losses.joint_losses import JointLossConfig
 from models.networks import token_representations
 from models.objectives import m3
+from t5x_style.distributed.partitioning import MeshShape, Partitioner
 from t5x_style.interfaces.objective import Batch, GroupShape
 from t5x_style.interfaces.representation import KINDS, RepresentationError
+from t5x_style.step import optimizers, train_state, train_step
 from t5x_style.training.hooks import StepContext
 from t5x_style.training.limits import LimitError, WatchLimits
 from tests.kits import tiny_models
@@ -179,6 +182,30 @@ def test_every_word_begins_with_the_same_weight() -> None:
     made = model.represent("passage", PLAIN["passage"], ("sparse",))["sparse"]
     weights = np.asarray(made["weights"])[np.asarray(made["segments"]) > 0]
     np.testing.assert_allclose(weights, EMBEDDING.temperature**0.5, rtol=1e-6)
+
+
+def test_the_heads_alone_are_trained_where_the_encoder_is_frozen() -> None:
+    batch = without_teacher(PLAIN)
+    optimizer = optimizers.AdamW(0.05, 0, 10, no_decay=(), frozen=("^encoder/",))
+    partitioner = Partitioner(MeshShape(1, 1, 1), devices=jax.devices()[:1])
+    definition, before, _ = train_state.create(
+        lambda rngs: objective(batch), optimizer, partitioner, 0
+    )
+    state, losses_of_steps = before, []
+    step = jax.jit(functools.partial(train_step.train_step, definition, partitioner.mesh))
+    for _ in range(3):
+        state, metrics = step(state, batch)
+        losses_of_steps.append(float(metrics["loss"].value()))
+    assert losses_of_steps[2] < losses_of_steps[0]
+    assert {path.split("/")[0] for path in optimizers.paths_of(state.params)} == {
+        "sparse",
+        "multi_vector",
+    }
+    kept, changed = (
+        jax.tree.map(lambda a, b: bool((a == b).all()), getattr(before, part), getattr(state, part))
+        for part in ("variables", "params")
+    )
+    assert all(jax.tree.leaves(kept["encoder"])) and not any(jax.tree.leaves(changed))
 
 
 def test_a_collapse_of_the_sparse_weights_stops_the_training() -> None:

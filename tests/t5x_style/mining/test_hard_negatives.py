@@ -56,6 +56,25 @@ def test_positives_are_never_negatives(bm25):
     assert set(both.negative_ids) == {"p2", "p3", "p4"} and both.passed_over == {"positive": 2}
 
 
+def test_chinese_passages_are_found_by_pairs_of_characters(tmp_path):
+    """They have no spaces: as words of English, no clause of a passage is in a question."""
+    texts = [
+        "北京是中国的首都，常住人口有两千多万。",
+        "上海的常住人口有两千四百多万。",
+        "猫喜欢吃鱼。",
+    ]
+    lines = [json.dumps({"_id": f"p{i}", "text": text}) + "\n" for i, text in enumerate(texts)]
+    (tmp_path / "corpus.jsonl").write_text("".join(lines))
+    asked = Passages(tmp_path), {"q": "北京的常住人口有多少？"}
+    chinese = candidates.Bm25(*asked, language="zh")
+    assert mine_one(chinese).negative_ids == ["p1"]
+    assert mine_one(chinese).positive_scores[0] > 0
+    english = candidates.Bm25(*asked)
+    assert mine_one(english).negative_ids == [] and english.version != chinese.version
+    with pytest.raises(ValueError, match="expected one of .*'zh'.*found 'chinese'"):
+        candidates.Bm25(*asked, language="chinese")
+
+
 def test_scores_of_positives_are_told_even_where_they_are_not_found(bm25):
     found = mine_one(bm25, positives=(0, 5), depth=2, negatives=1)
     assert found.positive_ids == ["p0", "p5"] and found.positive_scores[1] == 0

@@ -96,6 +96,18 @@ def test_nothing_is_wrong_with_our_recipes(name):
             "EmbeddingConfig.pooling must be one of",
         ),
         (
+            "quickstart",  # BM25's, of negatives and of the table
+            ["LANGUAGE=chinese"],
+            {"negatives": True, "evaluation": True, "retriever": False},
+            "language: expected one of ['ar', ",
+        ),
+        (
+            "finetune",
+            ["LANGUAGE=chinese"],
+            {"negatives": True, "suspects": True, "evaluation": True, "retriever": False},
+            "language: expected one of ['ar', ",
+        ),
+        (
             "simlm_squad",
             ["POOLING=mcls"],  # for use alone
             {"retriever_1": True, "evaluation": False},

@@ -9,13 +9,14 @@ from t5x_style.checkpoints.restored_model import Trained
 from t5x_style.distributed.partitioning import MeshShape, Partitioner
 from t5x_style.interfaces.contract import ContractError
 from t5x_style.interfaces.index import NO_ROW
-from t5x_style.interfaces.representation import DENSE, KINDS, MULTI_VECTOR, SPARSE
+from t5x_style.interfaces.representation import DENSE, KINDS, MULTI_VECTOR, SPARSE, Entries
 from t5x_style.retrieval import (
     candidate_scores,
     encoding,
     exact_index,
     hybrid,
     similarity,
+    versioned_folder,
 )
 from tests.kits.toys import three_kinds
 
@@ -72,6 +73,37 @@ def test_candidates_have_the_scores_of_exact_search(
     assert candidate_scores.scores(kind, queries[kind], stored, rows[:, :0]).shape == (23, 0)
 
 
+class Read:
+    """[T, d] on disk, as it were: keeps how many vectors were read at a time."""
+
+    ndim = 2
+
+    def __init__(self, vectors: np.ndarray):
+        self.vectors, self.shape, self.most = vectors, vectors.shape, 0
+
+    def __getitem__(self, rows: np.ndarray) -> np.ndarray:
+        self.most = max(self.most, len(rows))
+        return self.vectors[rows]
+
+
+def test_vectors_of_one_query_s_candidates_are_read_in_slices(monkeypatch: pytest.MonkeyPatch):
+    """Else a thousand long candidates of one query fill the memory."""
+    random = np.random.default_rng(0)
+    lengths = random.integers(0, 6, 60)
+    numbers = random.integers(-8, 9, (lengths.sum(), 4)).astype(np.float32)  # products are exact
+    stored = Read(numbers)
+    passages = Entries(np.concatenate([[0], np.cumsum(lengths)]), {"vectors": stored})
+    asked = Entries(np.array([0, 3, 3, 10]), {"vectors": numbers[:10]})
+    rows = random.integers(-1, 60, (3, 50)).astype(np.int32)
+    whole = candidate_scores.scores(MULTI_VECTOR, asked, passages, rows)
+    assert stored.most > 100
+    stored.most = 0
+    monkeypatch.setattr(candidate_scores, "_NUMBERS", 70)
+    found = candidate_scores.scores(MULTI_VECTOR, asked, passages, rows)
+    np.testing.assert_array_equal(found, whole)
+    assert 0 < stored.most <= 70 / 4 + 5
+
+
 def test_with_all_passages_as_candidates_it_is_exact(embedded, queries):
     scores, rows = searched(embedded, DENSE).search(queries, 60, WEIGHTS)
     every = all_scores(embedded, queries)
@@ -103,6 +135,24 @@ def test_one_kind_alone_is_its_index(embedded, queries):
     np.testing.assert_array_equal(rows, expected[1])
 
 
+def test_a_kind_of_weight_0_is_not_scored(embedded, queries, monkeypatch: pytest.MonkeyPatch):
+    one, weights = searched(embedded, DENSE), {DENSE: 1.0, MULTI_VECTOR: 0.0}
+    expected = one.search(queries, 5, {DENSE: 1.0})
+    monkeypatch.setattr(candidate_scores, "_max_sim", None)
+    for found in one.search(queries, 5, weights), hybrid.Combined(one, weights).search(queries, 5):
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_every_file_is_checked_once(embedded, monkeypatch: pytest.MonkeyPatch):
+    index, checked = exact_index.load(embedded, DENSE), []
+    sha256 = versioned_folder.sha256
+    monkeypatch.setattr(
+        versioned_folder, "sha256", lambda path: checked.append(path) or sha256(path)
+    )
+    hybrid.load(embedded, [index], KINDS)
+    assert len(checked) == len(set(checked)) > 8
+
+
 def test_reciprocal_ranks():
     scores = {
         DENSE: np.array([[0.5, 0.9, -np.inf]], np.float32),
@@ -111,6 +161,27 @@ def test_reciprocal_ranks():
     found = hybrid.reciprocal_ranks(scores)
     np.testing.assert_allclose(found[0, :2], [1 / 62 + 1 / 61, 1 / 61 + 1 / 62], rtol=1e-6)
     assert np.isneginf(found[0, 2])
+
+
+def test_a_kind_ranks_only_what_has_something_in_common_with_the_query():
+    """Else the first rows had the ranks of hits, whatever they are."""
+    dense = np.array([[0.1, 0.2, 0.9, 0.0], [0.1, 0.2, 0.3, 0.4]], np.float32)
+    few = np.array([[0.0, 0.0, 0.0, 0.0], [0.0, 0.0, 0.0, 2.0]], np.float32)
+    for kind in (SPARSE, MULTI_VECTOR):
+        found = hybrid.reciprocal_ranks({DENSE: dense, kind: few})
+        np.testing.assert_allclose(found[0], [1 / 63, 1 / 62, 1 / 61, 1 / 64], rtol=1e-6)
+        np.testing.assert_allclose(found[1], [1 / 64, 1 / 63, 1 / 62, 2 / 61], rtol=1e-6)
+
+
+def test_a_query_without_weights_has_the_order_of_its_vector(embedded, queries):
+    none = Entries(
+        np.zeros_like(queries[SPARSE].offsets),
+        {name: array[:0] for name, array in queries[SPARSE].arrays.items()},
+    )
+    one = searched(embedded, DENSE, SPARSE)
+    both = hybrid.Combined(one, None, (DENSE, SPARSE))
+    found = both.search({**queries, SPARSE: none}, 10)[1]
+    np.testing.assert_array_equal(found, one.search(queries, 10, {DENSE: 1.0})[1])
 
 
 def test_combined_by_weights_or_by_ranks(embedded, queries):

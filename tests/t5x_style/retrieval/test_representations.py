@@ -303,6 +303,20 @@ def test_a_number_beyond_the_dtype_is_refused(tmp_path):
             writer.write(0, {"sparse": Entries(np.array([0, 2]), arrays)})
 
 
+def test_empty_sparse_texts_of_a_corpus_are_counted(model, tmp_path, capsys, caplog):
+    encode(model, tmp_path / "one")
+    assert "sparse: 2.0% of 50 texts have no weight; 3.2 terms a text" in capsys.readouterr().err
+    assert "weights of words" not in caplog.text
+    source = three_kinds.Texts([[2, 3] if n % 2 else one for n, one in enumerate(TEXTS)])
+    for _ in range(2):  # the second finds all shards there
+        encode(model, tmp_path / "half", ("sparse",), source=source)
+        assert "sparse: 50.0% of 50 texts have no weight" in capsys.readouterr().err
+        assert "50.0% of the texts have no weight, more than 5%" in caplog.text
+        caplog.clear()
+    encode(model, tmp_path / "dense", ("dense",))
+    assert "no weight" not in capsys.readouterr().err
+
+
 def test_a_folder_without_any_entry_is_read(tmp_path):
     nothing = {"tokens": np.zeros(0, np.int32), "weights": np.zeros(0, np.float32)}
     with embedding_shards.ShardWriter(tmp_path, "v", STORAGE, ["a"], ["sparse"]) as writer:
