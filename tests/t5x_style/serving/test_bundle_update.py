@@ -54,17 +54,29 @@ def held(version: Path) -> dict[str, np.ndarray]:
     return found
 
 
-def test_only_what_changed_is_encoded_and_the_rest_is_a_full_rebuild(
-    made, tmp_path, monkeypatch
-) -> None:
-    encoded = []
+@pytest.fixture
+def encoded(monkeypatch) -> list[str]:
+    """Ids of passages that updates encode."""
+    found: list[str] = []
     real = bundling.encode
 
     def counted(programs, tokenizer, contract, passages, kinds):
-        encoded.extend(one.id for one in passages)
+        found.extend(one.id for one in passages)
         return real(programs, tokenizer, contract, passages, kinds)
 
     monkeypatch.setattr(bundling, "encode", counted)
+    return found
+
+
+def require_equal(version: Path, other: Path) -> None:
+    expected, found = held(other), held(version)
+    for name, array in expected.items():
+        np.testing.assert_allclose(found[name], array, atol=1e-5, err_msg=name)
+
+
+def test_only_what_changed_is_encoded_and_the_rest_is_a_full_rebuild(
+    made, tmp_path, encoded
+) -> None:
     done = bundle_update.update(made, written(tmp_path / "changes.jsonl", CHANGES))
     assert encoded[1:] == ["c", "f", "g"]  # the first is compared with what is stored
     assert (done.encoded, done.deleted, done.unchanged) == (3, 1, 3)
@@ -73,8 +85,22 @@ def test_only_what_changed_is_encoded_and_the_rest_is_a_full_rebuild(
     assert [one.id for one in passages] == ["a", "c", "d", "e", "f", "g"]
     assert [one.source for one in passages][:2] == ["water/moved", "food/new"]
     again = bundle_kit.publish(tmp_path / "again", passages)
-    for name, array in held(again / "versions/1").items():
-        np.testing.assert_allclose(held(done.version)[name], array, atol=1e-5, err_msg=name)
+    require_equal(done.version, again / "versions/1")
+
+
+@pytest.mark.slow  # the model reads 20,100 passages
+def test_a_hundred_passages_more_encode_a_hundred(tmp_path, encoded) -> None:
+    words = " ".join(one.text for one in bundle_kit.PASSAGES[:4]).split()
+    drawn = np.random.default_rng(0).choice(words, (10_100, 8))
+    passages = [Passage(f"n{n}", "", " ".join(row), "") for n, row in enumerate(drawn.tolist())]
+    before, new = passages[:10_000], passages[10_000:]
+    made = bundle_kit.publish(tmp_path / "grown", before)
+    done = bundle_update.update(made, Changes({one.id: one for one in new}, frozenset()))
+    assert encoded == ["n0", *(one.id for one in new)]  # the first is compared
+    assert (done.encoded, done.deleted, done.unchanged) == (100, 0, 10_000)
+    whole = bundle_kit.publish(tmp_path / "whole", passages)
+    assert Passages(done.version).ids == Passages(whole / "versions/1").ids
+    require_equal(done.version, whole / "versions/1")
 
 
 def test_a_run_may_be_named_in_place_of_its_bundle(made, tmp_path) -> None:
