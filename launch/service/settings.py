@@ -4,9 +4,12 @@ import dataclasses
 import os
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from t5x_style.serving.service import Service
+
+if TYPE_CHECKING:  # imports JAX
+    from t5x_style.serving.current import Failure
 
 PAGE = Path(__file__).resolve().parent.parent / "page"
 
@@ -16,6 +19,11 @@ class Current(Protocol):
 
     def use(self) -> AbstractContextManager[Service]:
         """The newest version; it stays open until the context ends."""
+        ...
+
+    @property
+    def failure(self) -> "Failure | None":
+        """Of a newer version that could not be opened, if there is one."""
         ...
 
 

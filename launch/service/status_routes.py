@@ -16,9 +16,14 @@ router = APIRouter(tags=["Status"], responses=documented(ErrorReply))
 
 
 @router.get("/health")
-async def health(session: Opened) -> JsonReply:
-    """200 as long as the server answers, with the version of the bundle."""
-    return JsonReply({"status": "ok", "version": session.facts.version})
+async def health(request: Request, session: Opened) -> JsonReply:
+    """200 as long as the server answers, with the version of the bundle.
+
+    `failed`: a newer version that could not be opened, and the kind of the error; null for none.
+    """
+    failure = request.app.state.current.failure
+    failed = None if failure is None else {"version": failure.version, "reason": failure.reason}
+    return JsonReply({"status": "ok", "version": session.facts.version, "failed": failed})
 
 
 @router.get("/info")

@@ -294,6 +294,7 @@ class FakeCurrent:
     def __init__(self, service: FakeService) -> None:
         self.service = service
         self.users = 0
+        self.failure = None
 
     @contextlib.contextmanager
     def use(self) -> Iterator[FakeService]:

@@ -1,6 +1,7 @@
 """Health, facts, metrics, the page and the list of routes."""
 
 import re
+from types import SimpleNamespace
 
 import pytest
 
@@ -28,7 +29,11 @@ def folder(tmp_path):
 
 def test_health_and_facts(serve, service):
     client = serve(service, name="mine", max_texts=7)
-    assert client.get("/health").json() == {"status": "ok", "version": 1}
+    assert client.get("/health").json() == {"status": "ok", "version": 1, "failed": None}
+    failure = SimpleNamespace(version=2, reason="IndexDamaged", message="/a/path")
+    client.app.state.current.failure = failure
+    failed = client.get("/health").json()["failed"]
+    assert failed == {"version": 2, "reason": "IndexDamaged"}
     info = client.get("/info").json()
     assert info["kinds"] == list(service.facts.kinds) and info["sources"] == ["food", "pets"]
     assert info["model_id"] == "mine" and info["max_client_batch_size"] == 7
