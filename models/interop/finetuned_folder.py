@@ -65,8 +65,7 @@ def finetuned_folder(
         model_dir: stage folder.
         checkpoint, weights, config, vocabulary, tokenizer: see `export_hf.export`.
         published: folder that the training started from; what it says besides its weights is kept.
-        verdict: file of the verdict on this model; None: it was trained without queries, so that
-            nothing was measured.
+        verdict: file of the verdict on this model; None: trained without queries, not measured.
         corpus: the collection, in BEIR's layout, that the model was trained on.
         report: how labelled data became that collection; None where the user gave the collection.
         command: with which all this was made, for the card.
@@ -90,10 +89,8 @@ def finetuned_folder(
         KeptFilesError: see `kept_files.keep`.
     """
     check(published, licence, kind)
-    if verdict is None:
-        found = verdict_lib.unmeasured(Path(corpus).name)
-    else:
-        found = verdict_lib.Verdict.load(verdict)
+    text = Path(corpus).name
+    found = verdict_lib.Verdict.load(verdict) if verdict else verdict_lib.unmeasured(text)
     if verdict_lib.withheld(found, force, WRITTEN, model_dir):
         return {"card": verdict_lib.NOTICE}
     contract = Contract.load(checkpoint)
@@ -106,8 +103,7 @@ def finetuned_folder(
     )
     name = "cross_encoder" if kind == RERANKER else "encoder"
     folder = Path(model_dir) / written[name]
-    if hybrid is not None:
-        contract = Contract.load(folder)
+    contract = contract if hybrid is None else Contract.load(folder)
     longest = export_hf.max_tokens(contract)
     keep = kept_files.keep_for_reranker if kind == RERANKER else kept_files.keep
     keep(published, folder, longest)
