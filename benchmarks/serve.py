@@ -26,7 +26,7 @@ import httpx
 import numpy as np
 from absl import app, flags
 
-from benchmarks import code_hash
+from benchmarks import code_hash, serve_load
 from t5x_style.interfaces.representation import DENSE, PASSAGE
 from t5x_style.retrieval import versioned_folder
 from t5x_style.retrieval.beir_collection import Passages
@@ -91,38 +91,14 @@ def served(*command: str) -> Iterator[str]:
         process.wait()
 
 
-async def load(url: str, texts: Sequence[str], concurrency: int) -> tuple[list[float], int]:
-    """Seconds of each request that was answered with vectors, and how many were not."""
-    waiting = list(reversed(texts))
-    seconds: list[float] = []
-    lost = 0
-    async with httpx.AsyncClient(base_url=url, timeout=120) as client:
-
-        async def run() -> None:
-            nonlocal lost
-            while waiting:
-                body = {"input": waiting.pop(), "model": "kennel", "encoding_format": "base64"}
-                begin = time.perf_counter()
-                try:
-                    reply = await client.post("/v1/embeddings", json=body)
-                    reply.raise_for_status()
-                except httpx.HTTPError:  # no connection, no answer in time, or an error
-                    lost += 1
-                else:
-                    seconds.append(time.perf_counter() - begin)
-
-        await asyncio.gather(*(run() for _ in range(concurrency)))
-    return seconds, lost
-
-
 def show(name: str, url: str, texts: Sequence[str], tokens: int) -> None:
     """A line for each concurrency."""
-    asyncio.run(load(url, texts[:64], 8))  # connections, caches
+    asyncio.run(serve_load.load(url, texts[:64], 8))  # connections, caches
     for concurrency in map(int, _CONCURRENCY.value):
         given = texts[:_ALONE] if concurrency == 1 else texts
         share = tokens * len(given) / len(texts)
         begin, spent = time.perf_counter(), time.process_time()
-        seconds, lost = asyncio.run(load(url, given, concurrency))
+        seconds, lost = asyncio.run(serve_load.load(url, given, concurrency))
         wall, spent = time.perf_counter() - begin, time.process_time() - spent
         p50, p95, p99 = (
             1000 * float(np.quantile(seconds or [np.nan], q)) for q in (0.5, 0.95, 0.99)

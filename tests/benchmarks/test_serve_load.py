@@ -1,10 +1,10 @@
-"""benchmarks.serve: requests without an answer are counted, and end nothing."""
+"""The load of benchmarks.serve: requests without an answer are counted, and end nothing."""
 
 import asyncio
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-from benchmarks import serve
+from benchmarks import serve_load
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -27,7 +27,7 @@ def test_a_lost_request_is_counted():
         threading.Thread(target=server.serve_forever, daemon=True).start()
         url = f"http://127.0.0.1:{server.server_address[1]}"
         texts = ["good", "bad", "gone", "good", "gone"]
-        seconds, lost = asyncio.run(serve.load(url, texts, 2))
+        seconds, lost = asyncio.run(serve_load.load(url, texts, 2))
         server.shutdown()
     assert (len(seconds), lost) == (2, 3)
-    assert asyncio.run(serve.load(url, texts, 2)) == ([], 5)
+    assert asyncio.run(serve_load.load(url, texts, 2)) == ([], 5)
