@@ -37,7 +37,7 @@ _LENGTHS = flags.DEFINE_list("passage_lengths", ["512", "8192"], "Tokens of a pa
 _QUERY_LENGTH = flags.DEFINE_integer("query_length", 64, "Tokens of a query.", lower_bound=2)
 _VOCABULARY = flags.DEFINE_integer("vocabulary", 250_002, "XLM-R's.", lower_bound=8)
 _DIMENSION = flags.DEFINE_integer("vector_size", 1024, "Of a token's vector.", lower_bound=1)
-_PAIRS = flags.DEFINE_list("pairs_of_a_batch", ["1", "4", "16", "64"], "Numbers of pairs.")
+_TEXTS = flags.DEFINE_list("texts", ["1", "4", "16", "64"], "Pairs of a batch.")
 _LIMIT = flags.DEFINE_float("limit", 6.0, "GiB that a program may take to be timed.")
 _TIMED = flags.DEFINE_integer("timed", 4, "Pairs of a timed batch, at most.", lower_bound=1)
 _ROUNDS = flags.DEFINE_integer("rounds", 3, "Rounds in turns; the median counts.", lower_bound=1)
@@ -248,7 +248,7 @@ def main(_: list[str]) -> None:
     if _TOPOLOGY.value:
         jax.config.update("jax_enable_compilation_cache", False)
         sharding = Partitioner(devices=topology.devices(_TOPOLOGY.value)).batch_sharding
-    counts = [int(pairs) for pairs in _PAIRS.value]
+    counts = [int(texts) for texts in _TEXTS.value]
     limit = _LIMIT.value * 2**30
     print(
         f"value and gradients of queries of {_QUERY_LENGTH.value} tokens, {_VOCABULARY.value:,} "
