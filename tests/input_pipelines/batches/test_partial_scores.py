@@ -14,7 +14,8 @@ from tests.kits.tiny_stores import write_store
 def read(folder: Path, *scores: dict[str, float]) -> np.ndarray:
     """The teacher's scores [queries, p0, p1, p2] of queries whose passages p0 answers."""
     stores = [
-        TokenStore.open(write_store(folder / name, [4, 4, 4], prefix=name)) for name in ("q", "p")
+        TokenStore.open(str(write_store(folder / name, [4, 4, 4], prefix=name)))
+        for name in ("q", "p")
     ]
     lines = [
         {
