@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from input_pipelines.batches import token_groups
-from input_pipelines.batches.negatives import PairsError, read_pairs
+from input_pipelines.batches.negatives import PairsError
 from input_pipelines.pairs.retriever_batches import PairsPipeline
 from input_pipelines.store.token_store import StoreError, TokenStore
 from tests.kits.tiny_stores import SEP, make_record, write_store
@@ -268,27 +268,6 @@ def test_scores_that_are_too_few(stores: tuple[str, str], negatives: str) -> Non
         make(stores, negatives, teacher=True)
     with pytest.raises(ValueError, match="asks for 6 negatives .* has scored 5 at most"):
         make(stores, scored(Path(negatives)), teacher=True, group_size=7)
-
-
-def test_scores_that_some_passages_lack(stores: tuple[str, str], tmp_path: Path) -> None:
-    """As mining leaves them: negatives that it found have none."""
-    first, (positives, negatives) = next(iter(LINES.items()))
-    opened = [TokenStore.open(folder) for folder in stores]
-
-    def read(leave_out: str) -> np.ndarray:
-        path = scored(tmp_path / "s.jsonl", leave_out)
-        pairs = read_pairs(path, *opened, teacher=True, partial=True)
-        assert pairs.teacher is not None and opened[0].ids[pairs.queries[0]] == first
-        return pairs.teacher[0]
-
-    whole, without = read(""), read(negatives[0])
-    assert np.isneginf(without[whole == int(negatives[0][1:])]).all()
-    assert np.isfinite(without).sum() == np.isfinite(whole).sum() - 1
-    assert np.isneginf(read(positives[0])).all()  # of which the labels alone speak
-    path = tmp_path / "none.jsonl"
-    path.write_text(json.dumps({"query_id": first, "positive_ids": positives, "negative_ids": []}))
-    with pytest.raises(PairsError, match="teacher_scores.*found no such query"):
-        read_pairs(str(path), *opened, teacher=True, partial=True)
 
 
 def test_a_mined_file_of_other_texts_or_another_model(
