@@ -84,6 +84,11 @@ class Understood:
         if self.bad_records:
             counts = ", ".join(f"{reason} {count}" for reason, count in self.bad_records.items())
             lines.append(f"left out: malformed rows ({counts})")
+        if self.taught:
+            lines.append(
+                f"a teacher's scores: of {self.taught} queries; used with TEACHER of --kind=m3 alone "
+                "(docs/finetune.md)"
+            )
         lines += [f"warning: {warning}" for warning in self.warnings]
         for number, example in enumerate(self.examples, 1):
             lines += _shown(number, example)
