@@ -86,7 +86,7 @@ class Understood:
             lines.append(f"left out: malformed rows ({counts})")
         if self.taught:
             lines.append(
-                f"a teacher's scores: of {self.taught} queries; used with TEACHER of --kind=m3 alone "
+                f"a teacher's scores: of {self.taught} queries; only --kind=m3 with TEACHER uses them "
                 "(docs/finetune.md)"
             )
         lines += [f"warning: {warning}" for warning in self.warnings]
