@@ -86,8 +86,8 @@ class Understood:
             lines.append(f"left out: malformed rows ({counts})")
         if self.taught:
             lines.append(
-                f"a teacher's scores: of {self.taught} queries; only --kind=m3 with TEACHER uses them "
-                "(docs/finetune.md)"
+                f"a teacher's scores: of {self.taught} queries; only --kind=m3 with TEACHER uses "
+                "them (docs/finetune.md)"
             )
         lines += [f"warning: {warning}" for warning in self.warnings]
         for number, example in enumerate(self.examples, 1):
