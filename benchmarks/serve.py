@@ -1,14 +1,15 @@
 """Latency and throughput of `kennel serve` on loopback, next to encoding without a server.
 
-    python -m benchmarks.serve --bundle=runs/mine/bundle [--peer=path/to/encoder]
+    python -m benchmarks.serve --bundle=runs/mine/bundle [--peer=path/to/encoder] \
+        [--peer_backends=torch,onnx,onnx_int8 --peer_python=path/to/python]
 
 Encodes passages of the bundle, one a request, with 1 to 64 requests at a time: p50, p95 and p99 of
 a request, requests and tokens a second, and how many requests were lost. `offline` is the same
 programs in this process, without a server: all texts at once, and one text a call. `--peer` is a
-folder of sentence-transformers, which a small FastAPI app serves on the same cores afterwards
-(extra `interop`). The load generator runs on the same cores; `net` are tokens a second after its
-processor time is subtracted. The load begins when the server has all of its programs; ends with the
-compilations that it counted from then on.
+folder of sentence-transformers, which a small FastAPI app serves on the same cores afterwards, once
+for each backend (`benchmarks.serve_peer`). The load generator runs on the same cores; `net` are
+tokens a second after its processor time is subtracted. The load begins when the server has all of
+its programs; ends with the compilations that it counted from then on.
 """
 
 import asyncio
@@ -35,6 +36,8 @@ from t5x_style.serving.bundle_service import BundleService
 
 _BUNDLE = flags.DEFINE_string("bundle", None, "Folder of a bundle.", required=True)
 _PEER = flags.DEFINE_string("peer", None, "Folder of sentence-transformers, served by FastAPI.")
+_BACKENDS = flags.DEFINE_list("peer_backends", ["torch"], "Of the peer: torch, onnx, onnx_int8.")
+_PEER_PYTHON = flags.DEFINE_string("peer_python", sys.executable, "That has what the peer needs.")
 _TEXTS = flags.DEFINE_integer("texts", 512, "Passages that are encoded at each concurrency.")
 _CONCURRENCY = flags.DEFINE_list("concurrency", ["1", "4", "16", "32", "64"], "Requests at a time.")
 _COMPILATIONS = "kennel_compilations_total"
@@ -75,9 +78,9 @@ def offline(version: Path, texts: Sequence[str]) -> tuple[float, float, list[int
 
 
 @contextlib.contextmanager
-def served(*command: str) -> Iterator[str]:
+def served(*command: str, python: str = sys.executable) -> Iterator[str]:
     """The URL of a server that a command starts; it is stopped at the end."""
-    process = subprocess.Popen([sys.executable, "-m", *command], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen([python, "-m", *command], stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
         for line in process.stdout:
@@ -145,9 +148,10 @@ def main(_: list[str]) -> None:
         before = counted(url, _COMPILATIONS)
         show("kennel serve", url, texts, tokens)
         print(f"compilations after that: {counted(url, _COMPILATIONS) - before:.0f}")
-    if _PEER.value:
-        with served("benchmarks.serve_peer", f"--model={_PEER.value}") as url:
-            show("sentence-transformers", url, texts, tokens)
+    for backend in _BACKENDS.value if _PEER.value else []:
+        peer = "benchmarks.serve_peer", f"--model={_PEER.value}", f"--backend={backend}"
+        with served(*peer, python=_PEER_PYTHON.value) as url:
+            show(f"s.-transformers {backend}", url, texts, tokens)
 
 
 if __name__ == "__main__":
