@@ -260,15 +260,18 @@ def bundle(options: argparse.Namespace, flags: gin_checks.Flags) -> int:
     config = searcher.find_config(str(run))
     flags = dataclasses.replace(flags, files=(str(config), *flags.files))
     target = Path(options.to) if options.to else run / bundles.IN_RUN
-    target.mkdir(parents=True, exist_ok=True)
-    with bundles.changing(target), remote_store.named_here(flags) as here:
-        if not options.discard_changes:
-            bundles.require_unchanged(target)
+    if not options.discard_changes:  # before what takes long
+        bundles.require_unchanged(target)
+    with remote_store.named_here(flags) as here:
         found = searcher.open_searcher(here)
         parts = found.model, found.index, found.questions.folder, found.passages
         origin = searcher.origin(str(run))
         curves = run_curves.of_run(run, config)
-        made = bundling.publish(target, run.name, *parts, origin=origin, curves=curves)
+        target.mkdir(parents=True, exist_ok=True)  # now that nothing of the run is missing
+        with bundles.changing(target):
+            if not options.discard_changes:  # others may have changed it meanwhile
+                bundles.require_unchanged(target)
+            made = bundling.publish(target, run.name, *parts, origin=origin, curves=curves)
     print(f"{made}: {len(found.passages):,} passages; next: kennel serve {target}")
     return 0
 

@@ -43,7 +43,15 @@ WriteMore = Callable[[Path], Mapping[str, Any]]
 
 
 class RecallError(ValueError):
-    """An index finds too little of what exact search finds."""
+    """An index finds too little of what exact search finds.
+
+    Attributes:
+      recall: share of it that was found.
+    """
+
+    def __init__(self, message: str, recall: float) -> None:
+        super().__init__(message)
+        self.recall = recall
 
 
 class IndexTypeError(ValueError):
@@ -126,7 +134,8 @@ def measured(
         raise RecallError(
             f"expected recall@{_RECALL_AT} of at least {minimum_recall} against exact search, "
             f"measured {built.recall:.4f} with {index}. Change these settings to look at more "
-            "(ScaNN: raise searched_share or reorder)."
+            "(ScaNN: raise searched_share or reorder).",
+            built.recall,
         )
     return built, sample
 

@@ -144,13 +144,17 @@ def _publish_index(folder: Path, content: Content, ids: list[str], exact_below: 
     index = Scann(brute_force_below=exact_below, leaves=0, searched_share=0.3, reorder=200)
     try:
         published_index.publish(folder, embeddings, index, 1, MINIMUM_RECALL)
-    except (UnsupportedMachine, published_index.RecallError) as error:
-        print(
-            f"bundle: no index of its {len(ids):,} dense vectors, so that each search compares all "
-            f"of them: {error}",
-            file=sys.stderr,
-            flush=True,
-        )
+        return
+    except UnsupportedMachine:
+        why = "ScaNN does not run on this machine"
+    except published_index.RecallError as error:
+        why = f"ScaNN finds {error.recall:.3f} of the exact top 10, less than {MINIMUM_RECALL}"
+    print(
+        f"bundle: no index of its {len(ids):,} dense vectors, so that each search compares all of "
+        f"them: {why}",
+        file=sys.stderr,
+        flush=True,
+    )
 
 
 def read_manifest(version: Path) -> dict[str, Any]:
@@ -270,7 +274,11 @@ def _waiting(folder: Path) -> None:
 
 
 def origin(folder: Path) -> str:
-    """What the current version was made of; '' where that is unknown, or there is no bundle."""
+    """What the current version was made of; '' where that is unknown, or there is no bundle.
+
+    Raises:
+      IndexDamaged: there is one, whose facts cannot be read.
+    """
     return str(_facts_of(folder).get("origin", ""))
 
 
@@ -278,18 +286,40 @@ def changes(folder: Path) -> int:
     """How many updates of its passages a bundle has since it was made of a run; 0 without a bundle.
 
     1 of one that does not say, as they did before, and is not the first version.
+
+    Raises:
+      IndexDamaged: there is one, whose facts cannot be read: nobody knows what it has.
     """
     facts = _facts_of(folder)
     return int(facts.get("changes", facts.get("version", 1) > 1))
 
 
+def said_of_changes(folder: Path) -> str:
+    """What a user is shown of a bundle with `changes`, without a full stop; errors as of that."""
+    if "changes" not in _facts_of(folder):
+        return (
+            f"{folder}: its passages may have been changed since it was made of the run (it was "
+            "made before Kennel recorded that), and a bundle that is made of the run would not "
+            "have the changes"
+        )
+    count = changes(folder)
+    return (
+        f"{folder}: its passages were changed since it was made of the run, in {count} "
+        f"update{'s' * (count > 1)} (--changes), and a bundle that is made of the run would not "
+        "have them"
+    )
+
+
 def require_unchanged(folder: Path) -> None:
-    """Raises BundleError if a bundle has updates, which making it of its run would lose."""
-    if count := changes(folder):
+    """Raises BundleError if a bundle has updates, which making it of its run would lose.
+
+    Raises:
+      IndexDamaged: as of `changes`.
+    """
+    if changes(folder):
         raise BundleError(
-            f"{folder}: its passages were changed since it was made of the run, in {count} updates "
-            "(--changes), and a bundle that is made of the run does not have them. Make it in "
-            "another folder with --to=FOLDER, or give up the changes with --discard_changes."
+            f"{said_of_changes(folder)}. Make it in another folder with --to=FOLDER, or give up "
+            "the changes with --discard_changes."
         )
 
 
@@ -308,15 +338,22 @@ def of_run(folder: Path) -> Path:
     )
 
 
-def is_bundle(folder: Path) -> bool:
-    """Whether a folder looks like one; `read_manifest` decides."""
-    return bool(_facts_of(folder))
-
-
 def _facts_of(folder: Path) -> dict[str, Any]:
-    """The manifest of the current version; {} where there is no bundle."""
+    """The manifest of the current version; {} where there is no bundle.
+
+    Raises:
+      IndexDamaged: the current version is not known, or is damaged.
+    """
+    there = versioned_folder.published(folder)
+    if not there and not (folder / versioned_folder.CURRENT).exists():
+        return {}
     try:
         manifest = versioned_folder.read_manifest_alone(versioned_folder.current(folder))
-    except (FileNotFoundError, IndexDamaged):
-        return {}
+    except (FileNotFoundError, IndexDamaged) as error:
+        raise IndexDamaged(
+            f"{folder}: expected a bundle, found a damaged one, of which nobody knows whether its "
+            f"passages were changed ({error}) Its complete versions are {there}: put one of them "
+            f"into {versioned_folder.CURRENT}, copy the bundle again, or make it again of its run, "
+            "without changes: kennel export --bundle=RUN --discard_changes"
+        ) from error
     return manifest if "format" in manifest and "kinds" in manifest else {}

@@ -145,7 +145,7 @@ def _updated(folder: Path, changes: Changes, keep: int) -> Updated:
     count = bundle.changes(folder) + 1
     content = Content(manifest["name"], contract, *parts, kept, merged, *facts, curves, count)
     # The lock keeps others away, but for disks without locks, and copies by hand.
-    made = bundle.publish(folder, content, keep, after=int(manifest["version"]))
+    made = bundle.publish(folder, content, keep, after=int(version.name))
     return Updated(made, len(new), len(changes.deleted), len(kept) - len(new))
 
 

@@ -49,7 +49,10 @@ def test_it_holds_no_gin_and_no_pickle(made) -> None:
 
 @pytest.mark.parametrize(
     ("error", "message"),
-    [(UnsupportedCpu("of no use here"), "of no use here"), (None, "measured 0.0000")],
+    [
+        (UnsupportedCpu("choose another index"), "them: ScaNN does not run on this machine\n"),
+        (None, "them: ScaNN finds 0.000 of the exact top 10, less than 0.9\n"),
+    ],
 )
 def test_without_a_useful_index_every_vector_is_compared(
     made, tmp_path, monkeypatch, capsys, error, message
@@ -180,12 +183,26 @@ def test_passages_with_one_id_are_refused(tmp_path) -> None:
     twice = [*bundle_kit.PASSAGES[:-1], bundle_kit.PASSAGES[0]]
     with pytest.raises(BundleError, match="the id 'a' twice"):
         bundle_kit.publish(tmp_path, listed=twice)
-    assert not bundle.is_bundle(tmp_path / "bundle")
+    assert versioned_folder.published(tmp_path / "bundle") == []
 
 
-def test_a_folder_without_versions_is_no_bundle(made, tmp_path) -> None:
-    assert bundle.is_bundle(made)
-    assert not bundle.is_bundle(tmp_path)
+def test_a_damaged_bundle_is_not_taken_for_one_without_changes(version, tmp_path) -> None:
+    folder = tmp_path / "bundle"
+    assert (bundle.origin(folder), bundle.changes(folder)) == (bundle_kit.ORIGIN, 0)
+    assert (bundle.origin(tmp_path), bundle.changes(tmp_path)) == ("", 0)
+
+    def refused(match: str) -> None:
+        for ask in (bundle.origin, bundle.changes, bundle.require_unchanged):
+            with pytest.raises(IndexDamaged, match=f"(?s){match}.*--discard_changes"):
+                ask(folder)
+
+    (folder / "CURRENT").write_text("7\n")
+    refused("names version '7'")
+    (folder / "CURRENT").unlink()
+    refused(r"CURRENT: not found.*complete versions are \[1\]")
+    (folder / "CURRENT").write_text("1\n")
+    (version / "manifest.json").write_text("{")
+    refused("not a manifest")
 
 
 def test_many_passages_get_an_index(tmp_path) -> None:

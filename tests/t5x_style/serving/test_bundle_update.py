@@ -2,7 +2,10 @@
 
 import argparse
 import contextlib
+import errno
+import fcntl
 import json
+import os
 import shutil
 import threading
 from pathlib import Path
@@ -161,8 +164,13 @@ def test_two_updates_at_a_time_are_both_kept(made, monkeypatch) -> None:
     assert not list(made.rglob("*.lock"))
 
 
-def test_an_update_of_a_version_that_is_no_longer_current_is_refused(made, monkeypatch) -> None:
-    """As where the disk has no locks."""
+def test_a_disk_without_locks(made, monkeypatch, capsys) -> None:
+    """One update at a time works; of two, the one whose version is no longer current is refused."""
+
+    def no_locks(*_):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", no_locks)
     real = bundling.encode
 
     def meanwhile(*arguments):
@@ -171,10 +179,17 @@ def test_an_update_of_a_version_that_is_no_longer_current_is_refused(made, monke
         return real(*arguments)
 
     monkeypatch.setattr(bundling, "encode", meanwhile)
-    monkeypatch.setattr(bundle, "changing", lambda folder: contextlib.nullcontext())
     with pytest.raises(versioned_folder.PublishError, match="expected version 1, .* found 2"):
         bundle_update.update(made, added("x"))
     assert versioned_folder.published(made) == [1, 2]
+    assert capsys.readouterr().err.count(f"{made}: its disk has no locks") == 1
+
+
+def test_a_version_that_was_copied_under_another_number_can_be_changed(made) -> None:
+    (made / "versions/1").rename(made / "versions/5")
+    (made / "CURRENT").write_text("5\n")
+    bundle_update.update(made, added("x"))
+    assert versioned_folder.published(made) == [5, 6]
 
 
 def test_changes_are_discarded_only_where_somebody_says_so(made, monkeypatch) -> None:
@@ -196,17 +211,27 @@ def test_changes_are_discarded_only_where_somebody_says_so(made, monkeypatch) ->
     with pytest.raises(Opened):
         again(False)
     bundle_update.update(made, Changes({}, frozenset("b")))
-    with pytest.raises(BundleError, match="changed since .* in 1 updates .*--discard_changes"):
+    with pytest.raises(BundleError, match="changed since .* in 1 update .*--discard_changes"):
         again(False)
     with pytest.raises(Opened):
         again(True)
+    settings["to"] = str(made.parent / "other/bundle")
+    with pytest.raises(Opened):
+        again(False)
+    assert not (made.parent / "other").exists()
 
 
 def test_a_bundle_that_does_not_say_may_have_changes(made) -> None:
-    bundle_update.update(made, Changes({}, frozenset("b")))
-    path = made / "versions/2/manifest.json"
-    path.write_text(path.read_text().replace('"changes": 1,', ""))
+    for name in "bc":
+        bundle_update.update(made, Changes({}, frozenset(name)))
+    assert bundle.changes(made) == 2
+    path = made / "versions/3/manifest.json"
+    manifest = json.loads(path.read_text())
+    del manifest["changes"]
+    path.write_text(json.dumps(manifest))
     assert bundle.changes(made) == 1
+    with pytest.raises(BundleError, match="may have been changed .*before Kennel recorded that"):
+        bundle.require_unchanged(made)
 
 
 def test_deleting_all_is_refused(made, tmp_path) -> None:
