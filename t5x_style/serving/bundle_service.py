@@ -66,6 +66,7 @@ class BundleService:
         version: Path,
         observer: token_batches.Observer | None = None,
         before: "BundleService | None" = None,
+        stopped: Callable[[], bool] = lambda: False,
     ) -> None:
         """Opens a version: compares its files with their hashes, and reads programs and indexes.
 
@@ -75,14 +76,17 @@ class BundleService:
           before: an open version. Its programs, compiled and with their parameters, are used
             again where the files are the same: other passages then cost no compilation of the
             model and no second copy of it.
+          stopped: asked when the files were compared, which takes long where they are large.
 
         Raises:
+          Stopped: `stopped` said yes.
           BundleError, IndexDamaged: see `bundle.read_manifest`.
           ProgramError: its programs do not run here.
           ContractError: its parts do not belong together.
           CurvesError: its curves are of another format.
         """
         manifest = bundle.read_manifest(version)
+        _go_on_unless(stopped)
         self._contract = Contract.load(version)
         self._tokenizer = text_tokens.TextTokenizer(version / text_tokens.FOLDER, self._contract)
         self._passages = Passages(version)
@@ -97,6 +101,8 @@ class BundleService:
         )
         self._curves = training_curves.read(version)
         known = bundle_reader.reads(self.programs), self._curves is not None
+        # Its folder is its number: the manifest of a copy has another one.
+        manifest["version"] = int(version.name)
         self._facts = _facts(manifest, self._contract, self._search, *known)
         # Last, as it starts a thread: nobody could close a version that raises after it.
         lengths = _lengths(self.programs, self._contract)
@@ -130,15 +136,17 @@ class BundleService:
         """Compiles all that requests need; returns how many programs. Before the first request.
 
         Args:
-          threads, meanwhile, stopped: see `TokenBatches.warm_up`.
+          threads, meanwhile: see `TokenBatches.warm_up`.
+          stopped: asked before each program and each search.
 
         Raises:
-          Stopped: see there.
+          Stopped: `stopped` said yes.
         """
         count = self.batches.warm_up(threads, meanwhile, stopped)
         query = self.submit(QUERY, self.tokenize(QUERY, "warm up"), self._facts.kinds).result()
         for mode in self._facts.modes:
             for k in passage_search.SIZES:
+                _go_on_unless(stopped)
                 self.search(query, mode, k)
         return count
 
@@ -239,6 +247,11 @@ class BundleService:
             SharedWord(piece, mine, theirs)
             for piece, (_, mine, theirs) in zip(pieces, both, strict=True)
         ]
+
+
+def _go_on_unless(stopped: Callable[[], bool]) -> None:
+    if stopped():
+        raise token_batches.Stopped("a version was to be opened")
 
 
 def _program_files(manifest: dict[str, Any]) -> dict[str, Any]:

@@ -93,7 +93,7 @@ class Current:
             compile_events.observe(observer, lambda one, seconds: one.compilation(seconds))
         self._lock = threading.Lock()
         self._stop = threading.Event()
-        self._memory_to_give_back = threading.Event()  # of a closed version
+        self._memory_to_give_back = threading.Event()  # of a closed version, or one that failed
         self._watcher: threading.Thread | None = None
         self._held = _Held(self._open(versioned_folder.current_number(folder)))
         self._observed(self._held.version)
@@ -159,7 +159,8 @@ class Current:
     def close(self) -> None:
         """Ends the threads; what waits is encoded before.
 
-        Of a version that is opened now, the program that is compiled is awaited, and no other.
+        Of a version that is opened now, one step is awaited and no other: reading its files, its
+        indexes and programs, compiling a program, or a search that compiles.
         """
         self._stop.set()
         if self._watcher is not None:
@@ -168,15 +169,18 @@ class Current:
 
     def _open(self, number: int, before: BundleService | None = None) -> BundleService:
         version = versioned_folder.version_folder(self._folder, number)
-        service = BundleService(version, self._observer, before)
+        stopped = self._stop.is_set
+        service: BundleService | None = None
         try:
-            stopped = self._stop.is_set
+            service = BundleService(version, self._observer, before, stopped)
             if before is None:
                 service.warm_up(meanwhile=True, stopped=stopped)
             else:  # by one thread: others would take the processors of the version that serves
                 service.warm_up(threads=1, stopped=stopped)
         except BaseException:
-            service.close()
+            if service is not None:
+                service.close()
+            self._memory_to_give_back.set()  # or each try would take more
             raise
         return service
 

@@ -89,23 +89,19 @@ class Programs:
         """The shape of an output of a function; sizes of batches are symbols."""
         return tuple(self._outputs[name][output].shape)
 
-    def compile(self, name: str, shape: tuple[int, ...]) -> bool:
+    def compile(self, name: str, shape: tuple[int, ...]) -> None:
         """Compiles a function for batches of a shape, once; from any thread.
 
         Args:
           name: of the function.
           shape: (b, s).
-
-        Returns:
-          False where it was compiled before, or by another thread meanwhile.
         """
         with self._locks.setdefault((name, shape), threading.Lock()):
             if (name, shape) in self._compiled:
-                return False
+                return
             tokens = jax.ShapeDtypeStruct(shape, jnp.int32)
             lowered = self._calls[name].lower(self._arrays, tokens, tokens)
             self._compiled[name, shape] = lowered.compile()
-            return True
 
     def __call__(self, name: str, tokens: np.ndarray, mask: np.ndarray) -> Outputs:
         """What a function makes of texts, still on the device; compiled first for a new shape.

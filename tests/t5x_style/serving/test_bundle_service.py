@@ -5,6 +5,7 @@ import functools
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from input_pipelines.tokenizers import tokenization
 from t5x_style.interfaces.representation import KINDS, Entries
 from t5x_style.retrieval import hybrid, similarity
 from t5x_style.retrieval.exact_index import ExactIndex
-from t5x_style.serving import bundle_service, encoded_texts, passage_search
+from t5x_style.serving import bundle_service, encoded_texts, passage_search, token_batches
 from t5x_style.serving.bundle_service import BundleService
 from t5x_style.serving.passage_sources import Sources
 from t5x_style.serving.programs import Programs
@@ -212,6 +213,17 @@ def test_nothing_is_compiled_after_the_warm_up(root) -> None:
         service.close()
 
 
+def test_opening_stops_between_its_steps(root, service, monkeypatch) -> None:
+    with pytest.raises(token_batches.Stopped):
+        BundleService(root / "bundle/versions/1", stopped=lambda: True)
+    searches: list[str] = []
+    monkeypatch.setattr(service.batches, "warm_up", lambda *_: 0)
+    monkeypatch.setattr(service, "search", lambda query, mode, k: searches.append(mode))
+    with pytest.raises(token_batches.Stopped):
+        service.warm_up(stopped=lambda: len(searches) == 2)
+    assert len(searches) == 2
+
+
 @pytest.mark.parametrize("candidates", [3, 200, 500])
 def test_numbers_of_hits_share_the_widths_that_an_exact_index_compiles(candidates) -> None:
     """With many passages: those of the bundle above are fewer than the least width."""
@@ -234,10 +246,13 @@ def test_numbers_of_hits_share_the_widths_that_an_exact_index_compiles(candidate
 
 def test_threads_compile_a_shape_once(root) -> None:
     made = Programs(root / "bundle/versions/1/programs")
+    real = made._calls["embed_query"]
+    lowered: list[object] = []
+    counted = SimpleNamespace(lower=lambda *given: lowered.append(given) or real.lower(*given))
+    made._calls["embed_query"] = counted
     with ThreadPoolExecutor(4) as pool:
-        done = list(pool.map(lambda _: made.compile("embed_query", (3, 7)), range(4)))
-    assert sorted(done) == [False, False, False, True]
-    assert made.compiled == 1
+        list(pool.map(lambda _: made.compile("embed_query", (3, 7)), range(4)))
+    assert made.compiled == len(lowered) == 1
 
 
 @settings(max_examples=200, deadline=None)

@@ -224,6 +224,26 @@ def test_closing_stops_the_opening_of_a_version(made, served, monkeypatch, capsy
     assert served.failure is None and "not served" not in capsys.readouterr().err
 
 
+def test_memory_of_a_version_that_failed_is_given_back(made, served, monkeypatch) -> None:
+    def fail(service, **settings):
+        raise MemoryError
+
+    monkeypatch.setattr(current.BundleService, "warm_up", fail)
+    given = threading.Event()
+    monkeypatch.setattr(current.freed_memory, "give_back", given.set)
+    bundle_update.update(made, changes(2))
+    served.watch(0.01)
+    assert given.wait(60) and served.failure.version == 2
+
+
+def test_a_copy_under_another_number_is_opened_once(made, served) -> None:
+    shutil.copytree(made / "versions/1", made / "versions/5")
+    (made / "CURRENT").write_text("5\n")
+    assert served.refresh() and not served.refresh()
+    with served.use() as service:
+        assert service.facts.version == 5
+
+
 def test_a_version_that_cannot_be_opened_leaves_no_thread(made, monkeypatch) -> None:
     def fail(*_: object) -> None:
         raise ValueError("no facts")
