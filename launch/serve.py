@@ -13,7 +13,8 @@ those of OpenAI (`/v1/embeddings`), Text Embeddings Inference (`/embed`, `/reran
 Cohere (`/v2/rerank`), for their clients.
 
 It listens on this machine only, unless `--host` names another address; give it a key then. SIGTERM
-and Ctrl-C stop it when the requests in progress are answered, or their time is up.
+and Ctrl-C stop it when the requests in progress are answered, or their time is up; a second one
+ends it at once.
 
 Exit code: 0 stopped by a signal; 1 an error, such as a port that is taken; 2 wrong flags.
 """
@@ -33,6 +34,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING
 
 from t5x_style.configuration import command_flags
@@ -46,6 +48,7 @@ BUNDLE = "bundle"  # in the folder of a run
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _CURRENT = "CURRENT"  # in that of a bundle, see `t5x_style.retrieval.versioned_folder`
 _KEEP_ALIVE = 75  # seconds of an idle connection, more than clients and proxies keep one
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)  # that stop the server
 _BACKLOG = 2048  # connections that wait to be accepted, as uvicorn has it
 
 
@@ -95,6 +98,7 @@ def bundle(path: str) -> Path:
     Raises:
       ServeError: there is no such folder, or no bundle could be made of it.
       SearchError: it is no bundle, and no run whose search is finished.
+      IndexDamaged: the run has a bundle, of which nobody knows whether it was changed.
     """
     folder = Path(path)
     if not folder.is_dir():
@@ -109,10 +113,10 @@ def bundle(path: str) -> Path:
         return inner
     if bundles.changes(inner):
         print(
-            f"warning: {inner} is served, though {path} searches with something else now: its "
-            "passages were changed since it was made, which a bundle of the run would lose. Make "
-            f"one in another folder (kennel export --bundle={path} --to=FOLDER), or give up the "
-            "changes (--discard_changes)",
+            f"warning: {inner} is served, though {path} searches with something else now. "
+            f"{bundles.said_of_changes(inner)}. Make one in another folder (kennel export "
+            f"--bundle={path} --to=FOLDER), or give up the changes (kennel export --bundle={path} "
+            "--discard_changes)",
             file=sys.stderr,
             flush=True,
         )
@@ -136,7 +140,7 @@ def settings_of(options: argparse.Namespace) -> "Settings":
 
     Raises:
       ServeError: a library is not installed, or the file of the key is empty.
-      ValueError: a limit is not above 0.
+      ValueError: see `Settings`.
     """
     for library in ("fastapi", "orjson", "prometheus_client", "uvicorn"):
         if importlib.util.find_spec(library) is None:
@@ -148,6 +152,7 @@ def settings_of(options: argparse.Namespace) -> "Settings":
     return Settings(
         name=options.name,
         max_body=options.max_body,
+        max_bodies=options.max_bodies,
         max_texts=options.max_texts,
         max_characters=options.max_characters,
         max_k=options.max_k,
@@ -264,6 +269,10 @@ def run(
             await super().startup(sockets)
             print(f"ready at {url}; its routes are at {url}/docs", flush=True)
 
+        def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+            super().handle_exit(sig, frame)
+            _end_at_once_by_the_next()
+
     if settings.api_key is None and not _address(listener).is_loopback:
         print(
             "warning: other machines can reach this server, and it asks for no key; give it one "
@@ -283,13 +292,21 @@ def run(
     server = Server(config)
     # uvicorn raises a signal again when it has stopped; this command then ends normally, and the
     # bundle is closed.
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    before = {number: signal.signal(number, server.handle_exit) for number in numbers}
+    for number in _SIGNALS:
+        signal.signal(number, server.handle_exit)
     try:
         server.run(sockets=[listener])
-    finally:  # so that another signal ends a process that takes long to close the bundle
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    finally:
+        _end_at_once_by_the_next()
+
+
+def _end_at_once_by_the_next() -> None:
+    """Lets another signal end this process, which may take long to end its requests, or to close.
+
+    By the system, not by an exception: threads that search would be awaited.
+    """
+    for number in _SIGNALS:
+        signal.signal(number, signal.SIG_DFL)
 
 
 if __name__ == "__main__":

@@ -75,12 +75,19 @@ class Settings:
         """Refuses limits that would let no request pass.
 
         Raises:
-          ValueError: a limit is not above 0, or the key is no printable ASCII.
+          ValueError: a limit is not above 0, max_body is above max_bodies, or the key is no
+            printable ASCII.
         """
         sizes = ("max_body", "max_bodies", "max_texts", "max_characters", "max_k", "max_read")
         for name in (*sizes, "max_requests", "timeout", "texts_in_queue", "threads"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name}: expected more than 0, found {getattr(self, name)}")
+        if self.max_body > self.max_bodies:
+            raise ValueError(
+                f"max_body: expected at most max_bodies, {self.max_bodies:,} bytes, found "
+                f"{self.max_body:,}: such a request could never pass. Lower max_body, or raise "
+                "max_bodies."
+            )
         key = self.api_key
         if key is not None and not (key and key.isascii() and key.isprintable() and " " not in key):
             raise ValueError("api_key: expected printable ASCII without spaces")

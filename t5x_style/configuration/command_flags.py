@@ -195,6 +195,7 @@ def add_serve(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--name", help="of the model in replies; default: the run's")
     limits = (
         ("max_body", 8_000_000, "bytes of a request"),
+        ("max_bodies", 1_000_000_000, "bytes of all requests in progress"),
         ("max_texts", 2048, "texts of a request"),
         ("max_characters", 200_000, "characters of a text"),
         ("max_k", 1000, "passages that a search returns"),

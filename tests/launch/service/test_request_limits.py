@@ -62,7 +62,7 @@ def test_bodies_of_all_requests_have_a_limit():
     async def run():
         service = FakeService()
         service.hanging = True
-        app, _ = app_of(service, max_bodies=100)
+        app, _ = app_of(service, max_body=100, max_bodies=100)
         async with client_of(app) as client:
             running = asyncio.create_task(client.post("/search", json={"query": "a" * 60}))
             await until(lambda: service.submitted)

@@ -2,11 +2,13 @@
 
 import argparse
 import dataclasses
+import re
 import signal
 import socket
 import subprocess
 import sys
 import threading
+from pathlib import Path
 from types import SimpleNamespace
 
 import httpx
@@ -30,7 +32,7 @@ from tests.launch.service.fake_service import FakeCurrent, FakeService
 class Slow(FakeService):
     def search(self, *arguments):
         print("searching", flush=True)
-        time.sleep(1)
+        time.sleep(float(sys.argv[1]))
         return super().search(*arguments)
 
 with serve.listen("127.0.0.1", 0) as listener:
@@ -54,6 +56,11 @@ def test_the_flags_have_the_defaults_of_the_settings():
     assert (found.max_k, found.timeout, found.name) == (3, 2.5, "mine")
 
 
+def test_a_body_that_all_bodies_have_no_room_for_is_refused():
+    with pytest.raises(ValueError, match="max_body: expected at most max_bodies, 100 bytes"):
+        serve.settings_of(options_of("runs/a", "--max_bodies=100", "--max_body=101"))
+
+
 def test_the_command_line_has_the_command():
     words = "serve runs/a --port 9000 --api_key_file=key".split()
     assert cli.python_arguments(words) == ["-m", "launch.serve", *words[1:]]
@@ -75,7 +82,8 @@ def test_a_run_is_served_by_a_bundle_of_its_present_search(tmp_path, monkeypatch
     monkeypatch.setattr(bundle, "origin", lambda folder: "before")
     monkeypatch.setattr(bundle, "changes", lambda folder: 2)
     assert serve.bundle(str(tmp_path)) == made
-    assert done == [] and "--discard_changes" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert done == [] and f"kennel export --bundle={tmp_path} --discard_changes" in said
     monkeypatch.setattr(bundle, "changes", lambda folder: 0)
     assert serve.bundle(str(tmp_path)) == made
     assert [command[-1] for command in done] == [f"--bundle={tmp_path}"]
@@ -126,11 +134,16 @@ def test_the_url_of_all_addresses_is_one_that_opens():
             assert serve.url_of(listener).startswith("http://[::1]:")
 
 
-def test_a_signal_stops_it_after_the_request_in_progress():
-    process = subprocess.Popen(
-        [sys.executable, "-c", SERVER], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        text=True, cwd=REPOSITORY,
+def started(seconds: float) -> subprocess.Popen[str]:
+    """A server whose searches take so long."""
+    return subprocess.Popen(
+        [sys.executable, "-c", SERVER, str(seconds)], stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, text=True, cwd=REPOSITORY,
     )  # fmt: skip
+
+
+def test_a_signal_stops_it_after_the_request_in_progress():
+    process = started(1)
     try:
         url = process.stdout.readline().split()[2].rstrip(";")
         assert httpx.get(f"{url}/health").json()["status"] == "ok"
@@ -147,6 +160,29 @@ def test_a_signal_stops_it_after_the_request_in_progress():
         assert (process.returncode, output, errors) == (0, "closed\n", "")
     finally:
         process.kill()
+
+
+def test_a_second_signal_ends_it_at_once():
+    process = started(60)
+    try:
+        url = process.stdout.readline().split()[2].rstrip(";")
+        with socket.create_connection(url.removeprefix("http://").split(":")) as client:
+            client.sendall(b"GET /search?q=cat HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert process.stdout.readline() == "searching\n"
+            for number in (signal.SIGTERM, signal.SIGINT):
+                process.send_signal(number)
+                while process.poll() is None and is_handled(process.pid, number):
+                    pass  # until the first was seen: two at a time are handled in any order
+            output, errors = process.communicate(timeout=20)
+        assert (process.returncode, output, errors) == (-signal.SIGINT, "", "")
+    finally:
+        process.kill()
+
+
+def is_handled(process: int, number: int) -> bool:
+    """Whether a process has a handler of its own for a signal."""
+    (line,) = re.findall(r"SigCgt:\s*(\w+)", Path(f"/proc/{process}/status").read_text())
+    return bool(int(line, 16) >> (number - 1) & 1)
 
 
 def test_idle_connections_are_kept_longer_than_clients_keep_them(monkeypatch):
