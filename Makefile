@@ -73,7 +73,7 @@ test-all: $(STAMP)
 test-clients: $(PAGE)/.installed $(CLIENTS)/.installed
 	@test -x "$(KENNEL_CHROMIUM)" || { \
 	  echo "error: no Chromium: apt install chromium, or make KENNEL_CHROMIUM=/path/to/it ..."; exit 1; }
-	PYTHONPATH=$(CURDIR) $(PAGE)/bin/python -m pytest -q -rs -m "not slow" tests/launch/page
+	PYTHONPATH=$(CURDIR) $(PAGE)/bin/python -m pytest -q -rs tests/launch/page
 	KENNEL_CLIENTS_PYTHON=$(CURDIR)/$(CLIENTS)/bin/python \
 	  $(BIN)/python -m pytest -q -rs tests/launch/service/test_served_bundle.py
 

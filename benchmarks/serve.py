@@ -4,12 +4,12 @@
         [--peer_backends=torch,onnx,onnx_int8 --peer_python=path/to/python]
 
 Encodes passages of the bundle, one a request, with 1 to 64 requests at a time: p50, p95 and p99 of
-a request, requests and tokens a second, and how many requests were lost. `offline` is the same
-programs in this process, without a server: all texts at once, and one text a call. `--peer` is a
-folder of sentence-transformers, which a small FastAPI app serves on the same cores afterwards, once
-for each backend (`benchmarks.serve_peer`). The load generator runs on the same cores; `net` are
-tokens a second after its processor time is subtracted. The load begins when the server has all of
-its programs; ends with the compilations that it counted from then on.
+an answered request, requests and tokens a second that were answered, and how many were lost.
+`offline` is the same programs in this process, without a server: all texts at once, and one text a
+call. `--peer` is a folder of sentence-transformers, which a small FastAPI app serves on the same
+cores afterwards, once for each backend (`benchmarks.serve_peer`). The load generator runs on the
+same cores; `net` are tokens a second after its processor time is subtracted. The load begins when
+the server has all of its programs; ends with the compilations that it counted from then on.
 """
 
 import asyncio
@@ -99,17 +99,17 @@ def show(name: str, url: str, texts: Sequence[str], tokens: int) -> None:
     asyncio.run(serve_load.load(url, texts[:64], 8))  # connections, caches
     for concurrency in map(int, _CONCURRENCY.value):
         given = texts[:_ALONE] if concurrency == 1 else texts
-        share = tokens * len(given) / len(texts)
         begin, spent = time.perf_counter(), time.process_time()
         seconds, lost = asyncio.run(serve_load.load(url, given, concurrency))
         wall, spent = time.perf_counter() - begin, time.process_time() - spent
+        share = tokens * len(seconds) / len(texts)  # without those that were lost
         p50, p95, p99 = (
             1000 * float(np.quantile(seconds or [np.nan], q)) for q in (0.5, 0.95, 0.99)
         )
         net = share / max(wall - spent / len(os.sched_getaffinity(0)), 1e-9)
         print(
             f"{name:<24} {concurrency:>3} {p50:8.1f} {p95:8.1f} {p99:8.1f} "
-            f"{len(given) / wall:8.1f} {share / wall:9,.0f} {net:9,.0f} {lost:>5}",
+            f"{len(seconds) / wall:8.1f} {share / wall:9,.0f} {net:9,.0f} {lost:>5}",
             flush=True,
         )
 

@@ -67,21 +67,23 @@ class Passage:
 class Passages:
     """The passages of a corpus folder, read from disk by row or id; only ids stay in memory.
 
-    The file stays open: single passages can still be read where it was deleted since. May be used
-    from any thread.
+    A plain file stays open: single passages can still be read where it was deleted since. A gzipped
+    one is opened again for each. May be used from any thread.
     """
 
     def __init__(self, corpus: str | Path):
         """Reads the file once, to find where each line begins."""
         self.path = find(corpus, "corpus.jsonl")
+        self._gzipped = self.path.suffix == ".gz"
         starts, self.ids, end = [], [], 0
         with _open(self.path) as file:
             for start, number, line in _lines(file):
                 starts.append(start)
                 end = start + len(line)
                 self.ids.append(_parse(line, self.path, number).id)
-            self._file = os.dup(file.fileno())
-        weakref.finalize(self, os.close, self._file)
+            if not self._gzipped:
+                self._file = os.dup(file.fileno())
+                weakref.finalize(self, os.close, self._file)
         self._starts = np.asarray([*starts, end], np.int64)  # the last one is no passage's
         self._rows = {name: row for row, name in enumerate(self.ids)}
         if not self.ids:
@@ -110,7 +112,7 @@ class Passages:
     def passage(self, row: int) -> Passage:
         """The passage in this row."""
         start, end = self._starts[row : row + 2].tolist()
-        if self.path.suffix == ".gz":
+        if self._gzipped:
             with _open(self.path) as file:
                 file.seek(start)
                 line = file.read(end - start)

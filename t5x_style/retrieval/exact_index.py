@@ -50,8 +50,9 @@ class ExactIndex:
         contract: of the model that embedded them.
         checkpoint: its fingerprint, where it is known.
         kind: of `passages`.
-        resident: whether dense vectors stay on the device, 4 N D bytes, so that a search copies
-          none of them; else each search reads all of them from where they are.
+        resident: whether dense vectors stay on the device, so that a search copies none of them;
+          else each search reads all of them from where they are. They take 4 N D bytes, where N is
+          rounded up: to a power of two, above PASSAGE_BLOCK to a multiple of that.
         """
         index_lib.check_passages(kind, passages, ids)
         if kind == DENSE:
