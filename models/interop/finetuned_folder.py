@@ -30,7 +30,7 @@ from t5x_style.interfaces.encoder import TokenEncoderConfig
 JOBS = {
     "finetuned_folder": {
         "name": "finetuned_folder",
-        "version": 1,
+        "version": 2,
         "outputs": ["encoder", "cross_encoder", "multi_vector", "card"],
         "check": "check",
     }
