@@ -26,7 +26,10 @@ once, and RUN_DIR/folds/summary.md has one verdict on all of them; nothing is ex
 """
 
 import argparse
+import contextlib
 import dataclasses
+import gzip
+import json
 import re
 import shlex
 import subprocess
@@ -50,6 +53,7 @@ OPTIONS = {
     "retriever": ("reranker", "finetune_reranker_dense"),
 }
 _STOPPED_EARLY = -1
+_QUERIES = {"query", "question", "anchor", "pos", "positive", "positive_passages"}
 _ROWS = (".jsonl", ".json", ".ndjson", ".csv", ".tsv", ".parquet", ".arrow")
 _ABSOLUTE = re.compile(r"""(?<![\w./-])(?:~[\w.-]*)?/(?:[^/'"\s,]+/)*([^/'"\s,\])}]+)/?""")
 
@@ -81,7 +85,7 @@ def _recipe(parser: argparse.ArgumentParser, given: argparse.Namespace) -> str:
     """The recipe's name; a usage error where the data or two flags do not go together."""
     asked = [flag for flag in OPTIONS if getattr(given, flag) is not None]
     name = KINDS[given.kind]
-    if Path(given.data).name.removesuffix(".gz") == TEXT_FILE and Path(given.data).is_file():
+    if _holds_passages(Path(given.data)):
         parser.error(
             f"--data: {given.data} holds passages alone: expected labelled data, or the folder of "
             f"this file, {Path(given.data).parent}, which is text without queries if there are no "
@@ -228,6 +232,20 @@ def _is_text_alone(path: Path) -> bool:
     """Whether a folder has passages, and no file that may hold labels (docs/training_data.md)."""
     names = _tables(path)
     return names == {TEXT_FILE} and not _tables(path / "data") and not (path / "qrels").exists()
+
+
+def _holds_passages(path: Path) -> bool:
+    """Whether a file is a corpus.jsonl of passages: its first line has a text and no query."""
+    if path.name.removesuffix(".gz") != TEXT_FILE or not path.is_file():
+        return False
+    try:
+        with contextlib.closing(
+            gzip.open(path) if path.suffix == ".gz" else path.open("rb")
+        ) as file:
+            first = json.loads(file.readline())
+    except (OSError, ValueError):
+        return False  # the stage that reads it says what is wrong
+    return isinstance(first, dict) and "text" in first and not first.keys() & _QUERIES
 
 
 def _tables(folder: Path) -> set[str]:

@@ -291,8 +291,8 @@ def _advice(code: int) -> str:
     """What to do about a stage that ended with that code."""
     if code == -signal.SIGKILL:
         return (
-            "the same command tries again; if memory was short, with smaller batches: fewer "
-            "QUERIES or, where the objective has it, ENCODE_CHUNKS=4 (docs/troubleshooting.md)"
+            "the same command tries again; if memory was short, make its batches smaller "
+            "(docs/troubleshooting.md says how)"
         )
     if code < 0:
         return "the same command tries again"

@@ -34,7 +34,7 @@ def report(
     budget: float,
     claim: str,
     model_dir: str,
-    over_training: Sequence[str] = (),
+    over_training: Sequence[str | None] = (),
     further: Sequence[str] = (),
     bag: str = "bag_of_embeddings",
     development_metric: str | None = None,
@@ -54,7 +54,8 @@ def report(
       claim: a system; the page says how it does against the evaluation's baseline.
       model_dir: where the files go.
       over_training: metrics of the trainings, of which the page has a table each, by step: as
-        logged, 'eval/dev/Recall@5', or as `train.train.development_metric`, 'dev/Recall@5'.
+        logged, 'eval/dev/Recall@5', or as `train.train.development_metric`, 'dev/Recall@5'; None:
+        of none, where the last checkpoint was kept.
       further: more of such metrics.json, of which the page has the tables, too.
       bag: name of the system without layers, if there is one.
       development_metric: of the trainings, that is drawn against seconds, named in the same way;
@@ -87,7 +88,7 @@ def report(
         )
     marks = report_curves.marks(results, curves, metric)
     report_curves.draw(curves, folder / "curves.png", metric, marks)
-    situation = report_advice.Situation(results, lines, claim, bag, metric or "")
+    situation = report_advice.Situation(results, lines, claim, bag, metric or "", budget)
     run = report_commands.Run(recipe, run_dir, settings or {}, searchable, budget)
     commands = report_commands.commands(run, report_advice.still_learning(situation))
     advice = advise(situation, list(commands))
@@ -97,15 +98,14 @@ def report(
         results, compare(tested, claim), list(trainings), report_tables.times(stages, budget),
         advice, report_curves.caption(curves, metric, marks),
     )  # fmt: skip
-    text += "".join(
-        report_tables.by_step(report_curves.logged_name(one), lines) for one in over_training
-    )
+    for one in filter(None, over_training):
+        text += report_tables.by_step(report_curves.logged_name(one), lines)
     for path in further:
         text += "\n".join(["", *tables(json.loads(Path(path).read_text(encoding="utf-8")))])
     if opening is not None:
         text = Path(opening).read_text(encoding="utf-8") + "\n" + text
     (folder / "summary.md").write_text(text, encoding="utf-8")
-    print("\n".join(advice), flush=True)  # the last stage: these are the last lines on screen
+    print("\n".join(advice), flush=True)
     return {"summary": "summary.json", "page": "summary.md", "curves": "curves.png"}
 
 

@@ -227,6 +227,12 @@ def _require_some(path: str, scores: list[list[float]]) -> None:
             "positives of a query, found no such query. Let the teacher score the file (stage "
             "t5x_style.score), or learn without a teacher (TEACHER=None)."
         )
+    some = [of_query for of_query in scores if any(map(math.isfinite, of_query))]
+    if lacking := sum(not math.isfinite(score) for of_query in some for score in of_query):
+        logging.warning(
+            "%s: %d of %d passages have no teacher's score: it gives them the share 0",
+            *(path, lacking, sum(map(len, some))),
+        )
     if without:
         logging.warning(
             "%s: %d of %d queries have no teacher's scores of their positives, and learn from "

@@ -261,8 +261,9 @@ def _made(facts: Facts) -> Iterable[str]:
     yield "The command:\n\n" + _code(facts.command)
     digest = verdict.data.get("sha256")
     said = [f"Data: {_plain(facts.data)}" + (f", sha256 `{digest}`." if digest else ".")]
-    counts = ", ".join(f"{count:,} for {split}" for split, count in verdict.queries.items())
-    said.append(f"{verdict.passages:,} passages; queries: {counts}.")
+    if verdict.queries:
+        counts = ", ".join(f"{count:,} for {split}" for split, count in verdict.queries.items())
+        said.append(f"{verdict.passages:,} passages; queries: {counts}.")
     yield (" ".join([*said, *map(_plain, facts.division)]))
     yield _rows(
         [["file", "holds", "sha256"]]
@@ -295,10 +296,14 @@ def _limits(facts: Facts) -> Iterable[str]:
     )
     compared = "the order that it changes" if facts.reranker else "the encoder it started from"
     measured = "" if facts.verdict.others else ", and no other collection was measured"
-    yield (
-        "The results are those of the queries and passages above. On texts of another kind it may "
-        f"be worse than {compared}{measured}."
-    )
+    if facts.verdict.systems:
+        yield (
+            "The results are those of the queries and passages above. On texts of another kind it "
+            f"may be worse than {compared}{measured}."
+        )
+    else:
+        yield f"It may be worse than {compared}: nothing was measured."
+
     theirs = facts.published.get("license")
     if theirs and theirs != facts.licence["license"]:
         yield f"The encoder that it started from has the licence `{theirs}`."

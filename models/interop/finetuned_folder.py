@@ -7,6 +7,7 @@ model_dir/multi_vector/       of M3, its vectors of tokens for sentence-transfor
 model_dir/NOT_EXPORTED.md     in place of both, where it is worse than before (FORCE_EXPORT)
 """
 
+import json
 import re
 from pathlib import Path
 
@@ -29,7 +30,7 @@ from t5x_style.interfaces.encoder import TokenEncoderConfig
 JOBS = {
     "finetuned_folder": {
         "name": "finetuned_folder",
-        "version": 1,
+        "version": 2,
         "outputs": ["encoder", "cross_encoder", "multi_vector", "card"],
         "check": "check",
     }
@@ -58,6 +59,7 @@ def finetuned_folder(
     force: bool,
     kind: str = "retriever",
     hybrid: str | None = None,
+    interpolation: str | None = None,
 ) -> dict[str, str]:
     """The job of a stage: writes the folder with its card, unless the model became worse.
 
@@ -65,7 +67,7 @@ def finetuned_folder(
         model_dir: stage folder.
         checkpoint, weights, config, vocabulary, tokenizer: see `export_hf.export`.
         published: folder that the training started from; what it says besides its weights is kept.
-        verdict: file of the verdict on this model; None: trained without queries, not measured.
+        verdict, interpolation: see `_verdict`.
         corpus: the collection, in BEIR's layout, that the model was trained on.
         report: how labelled data became that collection; None where the user gave the collection.
         command: with which all this was made, for the card.
@@ -89,8 +91,7 @@ def finetuned_folder(
         KeptFilesError: see `kept_files.keep`.
     """
     check(published, licence, kind)
-    text = Path(corpus).name
-    found = verdict_lib.Verdict.load(verdict) if verdict else verdict_lib.unmeasured(text)
+    found = _verdict(verdict, corpus, interpolation)
     if verdict_lib.withheld(found, force, WRITTEN, model_dir):
         return {"card": verdict_lib.NOTICE}
     contract = Contract.load(checkpoint)
@@ -121,6 +122,23 @@ def finetuned_folder(
     )
     (folder / "README.md").write_text(finetuned_card.card(facts), encoding="utf-8")
     return {**written, "card": f"{written[name]}/README.md"}
+
+
+def _verdict(verdict: str | None, corpus: str, interpolation: str | None) -> verdict_lib.Verdict:
+    """The verdict on a model.
+
+    Args:
+        verdict: its file; None: the model was trained without queries; nothing was measured.
+        corpus: see `finetuned_folder`.
+        interpolation: without a verdict, report of the stage that mixed the weights with the
+            original ones; None: it does not say, or they are the tuned ones alone.
+    """
+    if verdict is not None:
+        return verdict_lib.Verdict.load(verdict)
+    share = None
+    if interpolation is not None:
+        share = float(json.loads(Path(interpolation).read_text(encoding="utf-8"))["share"])
+    return verdict_lib.unmeasured(Path(corpus).name, share)
 
 
 def check(published: str, licence: str | None, kind: str) -> None:

@@ -271,6 +271,7 @@ ADDED: Mapping[str, str] = {
     "export_hf.export.token_vector_size": "None",
     "finetuned_folder.finetuned_folder.kind": "'retriever'",
     "finetuned_folder.finetuned_folder.hybrid": "None",
+    "finetuned_folder.finetuned_folder.interpolation": "None",
     "text_search.TextSearch.hybrid": "None",
     "evaluate.evaluate.published": "None",
     "answered_passages.evaluate_answered.published": "None",

@@ -190,7 +190,8 @@ def check(metric: str, measured: Sequence[str] | None) -> None:
     if measured is not None and metric not in measured:
         raise ValueError(
             f"verdict.metric: expected one of those that the evaluation measures, "
-            f"{list(measured)}, found {metric!r}. Add it to them: METRICS={[*measured, metric]}"
+            f"{list(measured)}, found {metric!r}. Add it to them: "
+            f'METRICS="{[*measured, metric]}"'
         )
 
 

@@ -126,13 +126,18 @@ class Verdict:
             ) from error
 
 
-def unmeasured(data: str) -> Verdict:
-    """The verdict on an encoder that was trained without queries; `data` is the text's name."""
+def unmeasured(data: str, interpolation: float | None) -> Verdict:
+    """The verdict on an encoder that was trained without queries.
+
+    Args:
+      data: name of the text.
+      interpolation: see `Verdict`.
+    """
     return Verdict(
         line="VERDICT no verdict: the text has no queries, so nothing was measured.",
         verdict=NO_VERDICT, metric="", difference=None, p=None, system="finetuned",
         baseline="untouched", queries={}, passages=0, systems={}, others={}, short={},
-        interpolation=None, data={"name": data},
+        interpolation=interpolation, data={"name": data},
     )  # fmt: skip
 
 

@@ -28,6 +28,7 @@ class Situation:
       retriever: name of the system that the run was made for.
       bag: name of the system without layers; need not be there.
       curve: name of the development metric in logs, as 'eval/dev/MRR@10'.
+      budget: of the run.
     """
 
     results: Mapping[str, Any]
@@ -35,6 +36,7 @@ class Situation:
     retriever: str
     bag: str
     curve: str
+    budget: float = 1.0
 
     @property
     def metric(self) -> str:
@@ -245,7 +247,7 @@ def _rising(situation: Situation) -> Iterator[str]:
                 yield (
                     f"`{name}` was still learning when it ended: {situation.curve} grew by "
                     f"{growth:.0%} in the last quarter. Run the same command with a larger BUDGET, "
-                    "such as BUDGET=3; if it sets STEPS, with more of them."
+                    f"such as BUDGET={3 * situation.budget:g}; if it sets STEPS, with more of them."
                 )
 
 

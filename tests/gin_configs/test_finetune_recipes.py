@@ -32,11 +32,10 @@ def test_the_page_is_written_before_the_export(recipe):
 @pytest.mark.parametrize("recipe", ["finetune", "finetune_m3", "finetune_reranker"])
 def test_what_refusals_of_the_data_advise_reaches_the_collection(recipe):
     settings = ["LEAKS=drop", "KEEP_GIVEN=False", "POSITIVE_FROM=4.0", "COLUMNS={'query': 'q'}"]
-    parameters = str(recipe_plans.of_recipe(recipe, settings)["collection"])
-    for name, value in (
-        ("leaks", "drop"), ("keep_given", "False"), ("positive_from", "4.0"), ("columns", "'q'"),
-    ):  # fmt: skip
-        assert name in parameters and value in parameters
+    found = recipe_plans.of_recipe(recipe, settings)["collection"]["parameters"]
+    values = {path.rpartition(".")[2]: value for path, value in found.items()}
+    assert values["leaks"] == "'drop'" and values["keep_given"] == "False"
+    assert values["positive_from"] == "4.0" and values["columns"] == "{'query': 'q'}"
 
 
 @pytest.mark.parametrize("recipe", ["finetune", "finetune_reranker"])

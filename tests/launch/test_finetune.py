@@ -48,10 +48,13 @@ def test_labels_of_any_layout_next_to_the_corpus_are_used(tmp_path, labels):
 
 
 def test_a_file_of_passages_is_no_labelled_data(tmp_path, capsys):
-    (tmp_path / "corpus.jsonl").touch()
+    file = tmp_path / "corpus.jsonl"
+    file.write_text('{"_id": "1", "text": "a passage"}\n')
     with pytest.raises(SystemExit):
-        finetune.arguments([f"--data={tmp_path}/corpus.jsonl", "--model=m"])
+        finetune.arguments([f"--data={file}", "--model=m"])
     assert f"or the folder of this file, {tmp_path}" in " ".join(capsys.readouterr().err.split())
+    file.write_text('{"query": "a query", "text": "a passage"}\n')  # labels, whatever its name is
+    assert finetune.arguments([f"--data={file}", "--model=m"])[0] == f"{HERE}finetune.gin"
 
 
 def test_what_is_read_as_rows_is_what_the_data_are_searched_for():

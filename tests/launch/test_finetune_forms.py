@@ -105,6 +105,7 @@ def test_text_without_queries(run: Run) -> None:
     folder = run("text", data="text", settings=settings)
     card = (folder / "model_card.md").read_text(encoding="utf-8")
     assert "license: mit" in card and "48 passages" in card and "--data=text" in card
+    assert "0 passages" not in card and "its weights are 0.5 of the fine-tuned ones" in card
     assert "There were no test queries, so nothing was measured." in card
     assert (folder / "export/encoder/modules.json").exists()
     assert list((folder / "saved_model/saved_model").glob("*/saved_model.pb"))

@@ -207,7 +207,7 @@ def test_the_page_says_that_nobody_measured_other_collections(tmp_path):
 def test_a_metric_that_is_not_measured_is_refused_early():
     verdict.check("nDCG@20", None)
     with pytest.raises(
-        ValueError, match=r"found 'nDCG@20'. Add it .* METRICS=\['MRR@10', 'nDCG@20"
+        ValueError, match=r"found 'nDCG@20'. Add it .* METRICS=.\['MRR@10', 'nDCG@20"
     ):
         verdict.check("nDCG@20", ["MRR@10"])
 
