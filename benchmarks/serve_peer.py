@@ -4,9 +4,9 @@
 
 Requests are encoded one after the other, each in a thread; prints its URL when it is ready. Needs
 the extras `serve` and `interop`. The backends `onnx` and `onnx_int8` need a Python with
-`sentence-transformers[onnx]`, which allows older versions of transformers alone. `onnx_int8` has
-weights and, while it runs, activations in 8 bits, by sentence-transformers' own function for AVX2;
-the mean cosine of its vectors with those of `onnx` is printed.
+`sentence-transformers[onnx]`, which allows older versions of transformers alone. `onnx_int8`
+quantizes weights and, at run time, activations to 8 bits, by sentence-transformers' function for
+AVX2; the mean cosine of its vectors with those of `onnx` is printed.
 """
 
 import base64

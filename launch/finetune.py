@@ -26,7 +26,6 @@ once, and RUN_DIR/folds/summary.md has one verdict on all of them; nothing is ex
 """
 
 import argparse
-import contextlib
 import dataclasses
 import gzip
 import json
@@ -53,8 +52,8 @@ OPTIONS = {
     "retriever": ("reranker", "finetune_reranker_dense"),
 }
 _STOPPED_EARLY = -1
-_QUERIES = {"query", "question", "anchor", "pos", "positive", "positive_passages"}
-_ROWS = (".jsonl", ".json", ".ndjson", ".csv", ".tsv", ".parquet", ".arrow")
+_QUERY_FIELDS = {"query", "question", "anchor", "pos", "positive", "positive_passages"}
+_ROW_ENDINGS = (".jsonl", ".json", ".ndjson", ".csv", ".tsv", ".parquet", ".arrow")
 _ABSOLUTE = re.compile(r"""(?<![\w./-])(?:~[\w.-]*)?/(?:[^/'"\s,]+/)*([^/'"\s,\])}]+)/?""")
 
 
@@ -239,13 +238,11 @@ def _holds_passages(path: Path) -> bool:
     if path.name.removesuffix(".gz") != TEXT_FILE or not path.is_file():
         return False
     try:
-        with contextlib.closing(
-            gzip.open(path) if path.suffix == ".gz" else path.open("rb")
-        ) as file:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             first = json.loads(file.readline())
     except (OSError, ValueError):
         return False  # the stage that reads it says what is wrong
-    return isinstance(first, dict) and "text" in first and not first.keys() & _QUERIES
+    return isinstance(first, dict) and "text" in first and not first.keys() & _QUERY_FIELDS
 
 
 def _tables(folder: Path) -> set[str]:
@@ -254,7 +251,7 @@ def _tables(folder: Path) -> set[str]:
     `dataset_dict.json` and `state.json`, which `datasets` saves, are among them.
     """
     names = [one.name.removesuffix(".gz") for one in folder.iterdir()] if folder.is_dir() else []
-    return {name for name in names if Path(name).suffix.lower() in _ROWS}
+    return {name for name in names if Path(name).suffix.lower() in _ROW_ENDINGS}
 
 
 def main() -> None:

@@ -114,7 +114,7 @@ def bundle(path: str) -> Path:
     if bundles.changes(inner):
         print(
             f"warning: {inner} is served, though {path} searches with something else now. "
-            f"{bundles.said_of_changes(inner)}. Make one in another folder (kennel export "
+            f"{bundles.describe_changes(inner)}. Make one in another folder (kennel export "
             f"--bundle={path} --to=FOLDER), or give up the changes (kennel export --bundle={path} "
             "--discard_changes)",
             file=sys.stderr,
@@ -271,7 +271,7 @@ def run(
 
         def handle_exit(self, sig: int, frame: FrameType | None) -> None:
             super().handle_exit(sig, frame)
-            _end_at_once_by_the_next()
+            _let_the_next_signal_kill()
 
     if settings.api_key is None and not _address(listener).is_loopback:
         print(
@@ -297,10 +297,10 @@ def run(
     try:
         server.run(sockets=[listener])
     finally:
-        _end_at_once_by_the_next()
+        _let_the_next_signal_kill()
 
 
-def _end_at_once_by_the_next() -> None:
+def _let_the_next_signal_kill() -> None:
     """Lets another signal end this process, which may take long to end its requests, or to close.
 
     By the system, not by an exception: threads that search would be awaited.

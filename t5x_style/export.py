@@ -7,8 +7,8 @@ next, and a server never meets another model under a number it has seen.
 
 `python -m t5x_style.export --bundle=RUN` makes a bundle of what a finished run searches with, for
 `kennel serve`: in RUN/bundle, or where `--to` says. `--bundle=RUN --changes=FILE` publishes its
-next version, with passages added, replaced or deleted (docs/serving.md); RUN may be the bundle's
-own folder. A bundle with such changes is made again of its run with `--discard_changes` alone.
+next version, with passages added, replaced or deleted (docs/serving.md); RUN may also be
+the folder of the bundle. `--discard_changes` makes a bundle with such changes from its run again.
 """
 
 import argparse

@@ -71,7 +71,7 @@ def verdict(
     "p", "queries": {split: n}, "passages", "systems": {system: {metric: {"value", "low", "high"}}},
     "parts": {"shared" | "apart": {"n", "systems": {system: value}, "difference", "low", "high"}},
     "others": {collection: {"queries", "passages", "systems", "difference", "low", "high"}},
-    "not_elsewhere": true where other collections could have been measured and none was given,
+    "others_not_measured": true where other collections could have been measured and none was given,
     "interpolation": share or null, "suspects": report.json of `suspects` or null, "data": {"name",
     "sha256"}}; where short vectors were measured, "short": as "others", by their length; and,
     where test queries ask for passages of which the model may not read all, "long": {"tokens",
@@ -115,7 +115,7 @@ def verdict(
         results, _read(per_query), data, tuned, original, metric, samples, seed, path=evaluation
     ) | {
         "others": elsewhere,
-        "not_elsewhere": bool(others) and not elsewhere,
+        "others_not_measured": bool(others) and not elsewhere,
         "interpolation": _read(interpolation)["share"] if interpolation else None,
         "suspects": _read(suspects) if suspects else None,
     }

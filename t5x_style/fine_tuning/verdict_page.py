@@ -37,7 +37,7 @@ def page(verdict: Report, collection: Report) -> str:
         *_parts(verdict, verdict["parts"], _TRAINED),
         *_long(verdict),
         *_measured(verdict, "others", "{metric} on collections that nothing was trained on"),
-        *_not_elsewhere(verdict),
+        *_others_not_measured(verdict),
         *_measured(verdict, "short", "{metric} by number of dimensions kept"),
         *_mixture(verdict),
         *_suspects(verdict),
@@ -125,8 +125,8 @@ def _measured(verdict: Report, key: str, head: str) -> list[str]:
     return _table(heads, rows) if rows else []
 
 
-def _not_elsewhere(verdict: Report) -> list[str]:
-    if not verdict.get("not_elsewhere"):
+def _others_not_measured(verdict: Report) -> list[str]:
+    if not verdict.get("others_not_measured"):
         return []
     return [
         "**Nothing was measured on other collections**, so that this page does not know what the "

@@ -294,7 +294,7 @@ def changes(folder: Path) -> int:
     return int(facts.get("changes", facts.get("version", 1) > 1))
 
 
-def said_of_changes(folder: Path) -> str:
+def describe_changes(folder: Path) -> str:
     """What a user is shown of a bundle with `changes`, without a full stop; errors as of that."""
     if "changes" not in _facts_of(folder):
         return (
@@ -318,7 +318,7 @@ def require_unchanged(folder: Path) -> None:
     """
     if changes(folder):
         raise BundleError(
-            f"{said_of_changes(folder)}. Make it in another folder with --to=FOLDER, or give up "
+            f"{describe_changes(folder)}. Make it in another folder with --to=FOLDER, or give up "
             "the changes with --discard_changes."
         )
 

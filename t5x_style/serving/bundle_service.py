@@ -86,7 +86,7 @@ class BundleService:
           CurvesError: its curves are of another format.
         """
         manifest = bundle.read_manifest(version)
-        _go_on_unless(stopped)
+        _raise_if_stopped(stopped)
         self._contract = Contract.load(version)
         self._tokenizer = text_tokens.TextTokenizer(version / text_tokens.FOLDER, self._contract)
         self._passages = Passages(version)
@@ -146,7 +146,7 @@ class BundleService:
         query = self.submit(QUERY, self.tokenize(QUERY, "warm up"), self._facts.kinds).result()
         for mode in self._facts.modes:
             for k in passage_search.SIZES:
-                _go_on_unless(stopped)
+                _raise_if_stopped(stopped)
                 self.search(query, mode, k)
         return count
 
@@ -249,7 +249,7 @@ class BundleService:
         ]
 
 
-def _go_on_unless(stopped: Callable[[], bool]) -> None:
+def _raise_if_stopped(stopped: Callable[[], bool]) -> None:
     if stopped():
         raise token_batches.Stopped("a version was to be opened")
 

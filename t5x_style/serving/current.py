@@ -96,7 +96,7 @@ class Current:
         self._memory_to_give_back = threading.Event()  # of a closed version, or one that failed
         self._watcher: threading.Thread | None = None
         self._held = _Held(self._open(versioned_folder.current_number(folder)))
-        self._observed(self._held.version)
+        self._report_versions(self._held.version)
 
     @contextlib.contextmanager
     def use(self) -> Iterator[BundleService]:
@@ -121,18 +121,18 @@ class Current:
             number = versioned_folder.current_number(self._folder)
             if number == self._held.version:
                 self.failure = None
-            if number == self._held.version or self._is_to_wait(number):
-                self._observed(number)
+            if number == self._held.version or self._waits_for_retry(number):
+                self._report_versions(number)
                 return False
             opened = _Held(self._open(number, self._held.service))
         except token_batches.Stopped:
             return False
         except Exception as error:  # whatever is wrong with it, what is served stays
-            self._failed(number, error)
-            self._observed(number)
+            self._record_failure(number, error)
+            self._report_versions(number)
             return False
         self.failure = None
-        self._observed(number)
+        self._report_versions(number)
         with self._lock:
             old, self._held = self._held, opened
             old.retired = True
@@ -184,11 +184,11 @@ class Current:
             raise
         return service
 
-    def _is_to_wait(self, number: int) -> bool:
+    def _waits_for_retry(self, number: int) -> bool:
         found = self.failure
         return found is not None and found.version == number and time.monotonic() < found.again
 
-    def _failed(self, number: int, error: Exception) -> None:
+    def _record_failure(self, number: int, error: Exception) -> None:
         """Sets when to try again, and says what is wrong, once for each message."""
         before = self.failure if self.failure and self.failure.version == number else None
         wait = _FIRST_WAIT if before is None else min(2 * before.wait, _LONGEST_WAIT)
@@ -199,7 +199,7 @@ class Current:
             what = f"version {number} is not served" if number else "no newer version is served"
             print(f"serve: {what}: {message}", file=sys.stderr, flush=True)
 
-    def _observed(self, wanted: int) -> None:
+    def _report_versions(self, wanted: int) -> None:
         if self._observer is not None:
             self._observer.versions(wanted, 0 if self.failure is None else self.failure.version)
 

@@ -58,7 +58,7 @@ def test_a_file_of_passages_is_no_labelled_data(tmp_path, capsys):
 
 
 def test_what_is_read_as_rows_is_what_the_data_are_searched_for():
-    assert set(finetune._ROWS) == set(table_files.ENDINGS)
+    assert set(finetune._ROW_ENDINGS) == set(table_files.ENDINGS)
 
 
 def test_a_reranker_has_a_recipe_and_needs_queries(tmp_path, capsys):

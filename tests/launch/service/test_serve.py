@@ -180,7 +180,7 @@ def test_a_second_signal_ends_it_at_once():
 
 
 def is_handled(process: int, number: int) -> bool:
-    """Whether a process has a handler of its own for a signal."""
+    """Whether a process handles a signal itself."""
     (line,) = re.findall(r"SigCgt:\s*(\w+)", Path(f"/proc/{process}/status").read_text())
     return bool(int(line, 16) >> (number - 1) & 1)
 
