@@ -3,7 +3,8 @@
     tokens        CLS  q  ##q SEP  p  ##p  p  SEP
     token_types    0   0   0   0   1   1   1   1
 
-The passage's own [CLS] goes; a store's passage is its title, then its body.
+The passage's own [CLS] goes, or becomes a second [SEP] where the tokenizer puts two between the
+texts of a pair, as RoBERTa's does. A store's passage is its title, then its body.
 """
 
 import copy
@@ -16,6 +17,7 @@ from input_pipelines.batches import packing_plan, prefetch, token_groups
 from input_pipelines.batches.negatives import read_pairs, searched_scores
 from input_pipelines.batches.packed_text import PREFETCH, open_stores
 from input_pipelines.store.token_store import Passages, StoreError, TokenStore
+from input_pipelines.tokenizers.tokenization import pair_separators
 
 
 def group_spec(rows: token_groups.Rows) -> token_groups.GroupSpec:
@@ -30,6 +32,7 @@ def build_group(
     slots: np.ndarray,
     length: int,
     example_id: np.ndarray | None = None,
+    separators: int = 1,
 ) -> token_groups.Group:
     """Lays pairs end to end in rows.
 
@@ -37,11 +40,13 @@ def build_group(
       queries, passages: of the pairs in the slots that are not free, in the order of the slots; cut
         to their lengths.
       slots, length, example_id: see `token_groups.build_group`.
+      separators: see `join`.
 
     Returns:
       A token group as there, with `token_types` int32 [B, L].
     """
-    group = token_groups.build_group(join(queries, passages), slots, length, example_id)
+    joined = join(queries, passages, separators)
+    group = token_groups.build_group(joined, slots, length, example_id)
     ends = np.zeros(slots.shape, np.int64)  # [B, S], tokens of the query in each segment
     ends[slots != token_groups.NONE] = queries.lengths
     segment = np.maximum(group["segment_ids"] - 1, 0)
@@ -50,8 +55,13 @@ def build_group(
     return group
 
 
-def join(queries: Passages, passages: Passages) -> Passages:
-    """Each query followed by its passage without [CLS]; as many of one as of the other."""
+def join(queries: Passages, passages: Passages, separators: int = 1) -> Passages:
+    """Each query followed by its passage; as many of one as of the other.
+
+    Args:
+      queries, passages: each with [CLS] and [SEP].
+      separators: [SEP] between the two: 1 takes the passage's [CLS] away, 2 puts one in its place.
+    """
     both = Passages(
         np.concatenate([queries.tokens, passages.tokens]),
         np.concatenate([queries.word_starts, passages.word_starts]),
@@ -60,8 +70,17 @@ def join(queries: Passages, passages: Passages) -> Passages:
     count = len(queries.lengths)
     laid = token_groups.reorder(both, np.arange(2 * count).reshape(2, count).T.reshape(-1))
     inner = np.cumsum(queries.lengths + passages.lengths) - passages.lengths  # each passage's [CLS]
-    lengths = queries.lengths + passages.lengths - 1
-    return Passages(np.delete(laid.tokens, inner), np.delete(laid.word_starts, inner), lengths)
+    lengths = queries.lengths + passages.lengths
+    if separators == 2:
+        tokens = laid.tokens.copy()
+        tokens[inner] = laid.tokens[inner - 1]  # the query's [SEP]
+        return Passages(tokens, laid.word_starts, lengths)
+    return Passages(np.delete(laid.tokens, inner), np.delete(laid.word_starts, inner), lengths - 1)
+
+
+def joint_lengths(queries: np.ndarray, passages: np.ndarray, separators: int) -> np.ndarray:
+    """Tokens of the pairs that `join` makes of texts of these lengths; the shapes broadcast."""
+    return queries + passages + separators - 2
 
 
 class JointTexts:
@@ -72,6 +91,7 @@ class JointTexts:
       query_prefix, passage_prefix: text that was put before each.
       passage_layout: how titles are put into passages, see `layouts.Layout.name`.
       tokenizer_fingerprint: of the tokenizer that made both.
+      separators: [SEP] between query and passage.
     """
 
     def __init__(
@@ -89,12 +109,14 @@ class JointTexts:
           queries, passages: token store folders.
           query_length, passage_length: tokens at which texts are cut; [SEP] stays.
           rows: of a batch.
-          tokenizer: a tokenizer's folder that both stores have to fit.
+          tokenizer: a tokenizer's folder that both stores have to fit, and which says how pairs
+            are joined; None: as BERT's.
 
         Raises:
           ValueError, StoreError: a length out of range, or stores that do not fit.
         """
-        check_lengths("JointTexts", query_length, passage_length, rows)
+        self.separators = pair_separators(tokenizer)
+        check_lengths("JointTexts", query_length, passage_length, rows, self.separators)
         self.query_store, self.passage_store = open_stores([queries, passages], tokenizer)
         self.rows = rows
         stored = (self.query_store.manifest, self.passage_store.manifest)
@@ -109,7 +131,9 @@ class JointTexts:
     def fingerprint(self) -> str:
         """Of all texts, where they are cut, and the shape of batches, as hexadecimal."""
         stores = (self.query_store.fingerprint, self.passage_store.fingerprint)
-        parts = (stores, self.query_length, self.passage_length, self.rows)
+        parts: tuple[object, ...] = (stores, self.query_length, self.passage_length, self.rows)
+        if self.separators > 1:
+            parts += (self.separators,)
         return hashlib.sha256(repr(parts).encode()).hexdigest()
 
     def mined(self, negatives: str) -> Iterator[tuple[str, list[str], list[str]]]:
@@ -212,26 +236,34 @@ class JointSource:
             token_groups.truncate(texts.passage_store.read(passages), texts.passage_length),
             slots,
             rows.length,
+            separators=texts.separators,
         )
 
     def _pack(self) -> np.ndarray:
         """int64 [batches * rows, segments]: which pair is where, NONE where free."""
         rows, texts = self._texts.rows, self._texts
         queries, passages = self._rows
-        sizes = np.minimum(texts.query_store.lengths[queries], texts.query_length) - 1
-        sizes = sizes + np.minimum(texts.passage_store.lengths[passages], texts.passage_length)
+        sizes = joint_lengths(
+            np.minimum(texts.query_store.lengths[queries], texts.query_length),
+            np.minimum(texts.passage_store.lengths[passages], texts.passage_length),
+            texts.separators,
+        )
         slots = packing_plan.pack_rows(sizes, rows.length, rows.segments)
         spare = np.full((-len(slots) % rows.rows, rows.segments), token_groups.NONE)
         return np.concatenate([slots, spare])
 
 
-def check_lengths(owner: str, query: int, passage: int, rows: token_groups.Rows) -> None:
+def check_lengths(
+    owner: str, query: int, passage: int, rows: token_groups.Rows, separators: int
+) -> None:
     """Raises ValueError unless a query and a passage of these lengths fit one row."""
-    if query < 2 or passage < 2 or query + passage - 1 > rows.length:
+    most = rows.length + 2 - separators
+    if query < 2 or passage < 2 or query + passage > most:
         raise ValueError(
             f"{owner}: query_length {query} and passage_length {passage}: expected room for [CLS] "
-            "and [SEP], 2 or more tokens each, and together at most one token more than a row, "
-            f"{rows.length + 1}; found {query + passage}"
+            f"and [SEP], 2 or more tokens each, and at most {most} together, since a pair in a row "
+            f"of {rows.length} tokens has {separators} [SEP] between them; found "
+            f"{query + passage}"
         )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 from absl import logging
 
-from input_pipelines.batches import packing_plan, prefetch, token_groups
+from input_pipelines.batches import packing_plan, prefetch, query_passage_concat, token_groups
 from input_pipelines.batches.negatives import Pairs
 from input_pipelines.pairs.pair_sampler import PairChoice
 
@@ -114,10 +114,11 @@ class PairPlan(RowPlan):
 
 
 class JointPlan(RowPlan):
-    """Each passage in one text with its query, [CLS] query [SEP] passage [SEP]: for a re-ranker.
+    """Each passage in one text with its query, for a re-ranker: see `query_passage_concat`.
 
     Attributes:
       rows: that a batch has to fit.
+      separators: [SEP] between query and passage.
     """
 
     def __init__(
@@ -130,9 +131,10 @@ class JointPlan(RowPlan):
         group_size: int,
         rows: token_groups.Rows,
         seed: int,
+        separators: int = 1,
     ):
-        """Arguments and errors as for `RowPlan`."""
-        self.rows = rows
+        """Arguments and errors as for `RowPlan`; `separators`: see `query_passage_concat.join`."""
+        self.rows, self.separators = rows, separators
         super().__init__(
             pairs,
             query_lengths,
@@ -158,7 +160,7 @@ class JointPlan(RowPlan):
 
     def _sizes(self, step: int) -> list[np.ndarray]:
         queries, passages = self.lengths(step)
-        return [queries[:, None] + passages - 1]  # the passage's [CLS] goes
+        return [query_passage_concat.joint_lengths(queries[:, None], passages, self.separators)]
 
 
 def fitted(

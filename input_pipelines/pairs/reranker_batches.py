@@ -13,6 +13,7 @@ from input_pipelines.pairs.pair_packing import JointPlan
 from input_pipelines.pairs.pair_sampler import require_enough
 from input_pipelines.store.layouts import TEXT
 from input_pipelines.store.token_store import TokenStore, count_of
+from input_pipelines.tokenizers.tokenization import pair_separators
 
 JOINT_VERSION = 1  # part of every fingerprint: raise it when the same arguments give other pairs
 
@@ -26,6 +27,7 @@ class JointPipeline:
     Attributes:
       pairs: what the negatives file says.
       plan: where each text is in which step.
+      separators: [SEP] between query and passage.
       fingerprint: of everything that decides what is in a step.
     """
 
@@ -57,15 +59,17 @@ class JointPipeline:
             which a query's are adjacent, its positive first.
           seed: decides order and random fill.
           query_prefix, passage_prefix: what the stores have to say was put before each text.
-          tokenizer: a tokenizer's folder that both stores have to fit.
+          tokenizer: a tokenizer's folder that both stores have to fit, and which says how pairs
+            are joined; None: as BERT's.
           made_by: fingerprint of the model that has to have mined the file; None does not ask.
 
         Raises:
           ValueError, StoreError, PairsError: a size out of range, stores or a file that do not fit.
         """
         self.check_arguments(
-            queries, passages, batch, group_size, query_length, passage_length, pair_rows
+            queries, passages, batch, group_size, query_length, passage_length, pair_rows, tokenizer
         )
+        self.separators = pair_separators(tokenizer)
         self.query_store, self.passage_store = open_stores([queries, passages], tokenizer)
         _check_store("query", self.query_store, query_length, query_prefix)
         _check_store("passage", self.passage_store, passage_length, passage_prefix)
@@ -79,6 +83,7 @@ class JointPipeline:
             group_size=group_size,
             rows=pair_rows,
             seed=seed,
+            separators=self.separators,
         )
         self.fingerprint = self._hash()
 
@@ -91,6 +96,7 @@ class JointPipeline:
         query_length: int,
         passage_length: int,
         pair_rows: token_groups.Rows,
+        tokenizer: str | None = None,
     ) -> None:
         """Check arguments before stores are opened; reads their manifests only.
 
@@ -103,7 +109,9 @@ class JointPipeline:
                 "JointPipeline.group_size: a re-ranker compares a query's passages, and the "
                 "loss of one alone would be 0: expected 2 or more, found 1"
             )
-        query_passage_concat.check_lengths("JointPipeline", query_length, passage_length, pair_rows)
+        query_passage_concat.check_lengths(
+            "JointPipeline", query_length, passage_length, pair_rows, pair_separators(tokenizer)
+        )
         require_enough(count_of(queries), count_of(passages), batch, group_size)
 
     def specs(self) -> prefetch.Spec:
@@ -138,6 +146,7 @@ class JointPipeline:
             slots,
             self.plan.rows.length,
             token_groups.at(asked, slots),
+            self.separators,
         )
         first = (slots != token_groups.NONE) & (slots % self.plan.group_size == 0)
         group["relevance"] = first.astype(np.int32)
@@ -161,6 +170,8 @@ class JointPipeline:
             "rows": dataclasses.astuple(self.plan.rows),
             "seed": self.plan.seed,
         }
+        if self.separators > 1:
+            parts["separators"] = self.separators
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
@@ -177,14 +188,15 @@ def fitting_rows(
     segments: int,
     seed: int,
     multiple: int = 1,
+    tokenizer: str | None = None,
 ) -> int:
     """Rows that the pairs of a batch need when they are packed: for PAIR_ROWS.
 
     The most that the first steps need, and one in 32 more.
 
     Args:
-      queries, passages, negatives, batch, group_size, query_length, passage_length, seed: see
-        `JointPipeline`.
+      queries, passages, negatives, batch, group_size, query_length, passage_length, seed,
+        tokenizer: see `JointPipeline`.
       length: tokens of a row.
       segments: pairs in a row at most; 1 does not pack.
       multiple: devices: the rows divide by it.
@@ -197,7 +209,7 @@ def fitting_rows(
     pipeline = JointPipeline(
         queries, passages, negatives, batch=batch, group_size=group_size,
         query_length=query_length, passage_length=passage_length, seed=seed,
-        pair_rows=token_groups.Rows(most, length, 1),
+        pair_rows=token_groups.Rows(most, length, 1), tokenizer=tokenizer,
     )  # fmt: skip
     needed = most if segments == 1 else min(most, pipeline.plan.rows_with_room(length, segments))
     return needed + -needed % multiple

@@ -189,6 +189,19 @@ class Tokenizer:
         return Tokenized(np.array(encoding.ids, np.int32), starts, rest)
 
 
+def pair_separators(folder: str | None) -> int:
+    """How many [SEP] a tokenizer puts between the two texts of a pair: 1, or 2 as RoBERTa's does.
+
+    Args:
+      folder: of the tokenizer; None: 1.
+    """
+    if folder is None:
+        return 1
+    backend = tokenizers.Tokenizer.from_file(os.path.join(folder, "tokenizer.json"))
+    one, pair = backend.encode("a").ids, backend.encode("a", "a").ids
+    return 2 if pair == [*one, one[-1], *one[1:]] else 1
+
+
 def join_title(title: str, text: str) -> str:
     """The text that is tokenized for a passage: title, a space, body."""
     return f"{title} {text}" if title and text else title or text

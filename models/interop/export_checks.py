@@ -50,7 +50,9 @@ def require_fit(
     """Raises ExportError unless weights, sizes, contract and tokenizer belong together."""
     several = arrays.get("multi_vector/dense/kernel")
     vector = None if several is None else several.shape[1]  # as the training chose
-    shapes = published_layout.of_config(config).shapes(config, vector=vector)
+    shapes = published_layout.of_config(config).shapes(
+        config, vector=vector, in_pair=is_reranker(contract)
+    )
     kind, parts = "retriever", _RETRIEVER
     if is_reranker(contract):
         kind, parts = "re-ranker", _RERANKER
@@ -90,36 +92,40 @@ def require_fit(
         )
 
 
-def require_pairs(config: TokenEncoderConfig, tokenizer: Path) -> None:
-    """Raises ExportError unless other libraries read a query and a passage as our re-ranker does.
+def require_pairs(config: TokenEncoderConfig, tokenizer: Path) -> int:
+    """How many [SEP] stand between a query and a passage, see `separators`.
 
-    `[CLS] query [SEP] passage [SEP]`, token types 1 from the passage on, then BERT's pooler.
+    Raises:
+        ExportError: other libraries would read a query and a passage otherwise than our re-ranker.
+        ValueError: transformers has no such re-ranker.
     """
-    layout = published_layout.of_config(config)
-    variant = layout.variant_of(config)
-    if variant not in layout.pairs:
-        raise ExportError(
-            f"a re-ranker can only be exported over an encoder of BERT's family, found {variant}: "
-            "its sequence classification has another head than BERT's pooler and classifier, which "
-            "ours has."
-        )
-    require_joined_pairs(tokenizer / "tokenizer.json", config.type_vocab)
+    published_layout.of_config(config).require_pairs(config)
+    return separators(tokenizer / "tokenizer.json", config.type_vocab)
 
 
-def require_joined_pairs(file: Path, types: int) -> None:
-    """Raises ExportError unless a tokenizer.json joins two texts as our re-ranker does.
+def separators(file: Path, types: int) -> int:
+    """How many [SEP] a tokenizer.json puts between two texts: 1 as BERT's, or 2 as RoBERTa's.
 
     Args:
         file: tokenizer.json.
         types: of tokens that the encoder has; with 1 they make no difference.
+
+    Raises:
+        ExportError: it joins two texts otherwise than our re-ranker, which reads `[CLS] query [SEP]
+            passage [SEP]` or `[CLS] query [SEP] [SEP] passage [SEP]`, the types 1 from the passage
+            on.
     """
     backend = tokenizers.Tokenizer.from_file(str(file))
     one, pair = backend.encode("a"), backend.encode("a", "a")
     ids, expected = one.ids + one.ids[1:], [0] * len(one.ids) + [1] * (len(one.ids) - 1)
+    doubled = one.ids + one.ids[-1:] + one.ids[1:]
+    if pair.ids == doubled and types == 1:
+        return 2
     if pair.ids != ids or (types > 1 and pair.type_ids != expected):
         raise ExportError(
-            f"{file}: a re-ranker's pairs are [CLS] query [SEP] passage "
-            f"[SEP]: expected the ids {ids} with the types {expected} for the pair of 'a' and 'a', "
-            f"found {pair.ids} with {pair.type_ids}. Use a tokenizer whose post_processor joins "
-            "pairs like BERT's."
+            f"{file}: a re-ranker's pairs are [CLS] query [SEP] passage [SEP]: expected the ids "
+            f"{ids} with the types {expected} for the pair of 'a' and 'a' (or, of an encoder "
+            f"without token types, {doubled}), found {pair.ids} with {pair.type_ids}. Use a "
+            "tokenizer whose post_processor joins pairs like BERT's or RoBERTa's."
         )
+    return 1

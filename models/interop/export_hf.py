@@ -93,8 +93,8 @@ def export(
 
     Raises:
         ExportError: the weights have other shapes than config says, or parts that Hugging Face
-            files have no place for, or the tokenizer is another than in training; or a re-ranker's
-            encoder is not of BERT's family, or its tokenizer joins pairs in another way than ours.
+            files have no place for, or the tokenizer is another than in training, or it joins the
+            pairs of a re-ranker in another way than ours.
         ContractError: `hybrid` is of another model, or combines a kind that this one does not make;
             or the model was not trained for `token_vector_size`.
         ValueError: see `hf_config.config_to_hf`.
@@ -116,7 +116,6 @@ def export(
     writer = _Writer(config, contract, vocabulary, Path(tokenizer))
     folder, parts = Path(model_dir), {path.split("/")[0] for path in arrays}
     if export_checks.is_reranker(contract):
-        export_checks.require_pairs(config, Path(tokenizer))
         writer.cross_encoder(folder / "cross_encoder", arrays)
         return {"cross_encoder": "cross_encoder"}
     if contract.pooling == "splade":
@@ -172,13 +171,18 @@ def _parts(arrays: Mapping[str, np.ndarray], *parts: str) -> dict[str, np.ndarra
     return {path: array for path, array in arrays.items() if path.split("/")[0] in parts}
 
 
-def max_tokens(contract: Contract) -> int:
+def max_tokens(contract: Contract, config: TokenEncoderConfig, tokenizer: Path) -> int:
     """One length for queries and passages, since sentence-transformers has one.
 
-    A re-ranker reads both in one text, with one [CLS].
+    A re-ranker reads both in one text, with one [CLS] and what the tokenizer puts between them.
+
+    Raises:
+        ExportError, ValueError: see `export_checks.require_pairs`.
     """
     lengths = contract.query_length, contract.passage_length
-    return sum(lengths) - 1 if export_checks.is_reranker(contract) else max(lengths)
+    if not export_checks.is_reranker(contract):
+        return max(lengths)
+    return sum(lengths) + export_checks.require_pairs(config, tokenizer) - 2
 
 
 class _Writer:
@@ -195,11 +199,7 @@ class _Writer:
         self.vocabulary = vocabulary
         self.layout = published_layout.of_config(config)
         self.variant = self.layout.variant_of(config)
-
-    @property
-    def max_tokens(self) -> int:
-        """`max_tokens` of the contract."""
-        return max_tokens(self.contract)
+        self.max_tokens = max_tokens(contract, config, tokenizer)
 
     @property
     def _without_pooler(self) -> dict[str, Any]:
@@ -299,17 +299,20 @@ class _Writer:
 
     def cross_encoder(self, folder: Path, arrays: Mapping[str, np.ndarray]) -> None:
         """A folder that sentence-transformers opens as a CrossEncoder, transformers as well."""
-        architecture = "BertForSequenceClassification"
-        self._model(folder, self._named(arrays), architecture, hf_config.score_fields())
+        architecture = self.layout.pair_models[self.variant]
+        tensors = self._named(arrays, in_pair=True)
+        self._model(folder, tensors, architecture, hf_config.score_fields())
         card = model_cards.reranker(self.contract, self.max_tokens)
         (folder / "README.md").write_text(card, encoding="utf-8")
 
-    def _named(self, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    def _named(
+        self, arrays: Mapping[str, np.ndarray], in_pair: bool = False
+    ) -> dict[str, np.ndarray]:
         canonical = self.layout.export_arrays(arrays, self.config.vocab_size)
-        return {self._spelled(name): array for name, array in canonical.items()}
+        return {self._spelled(name, in_pair): array for name, array in canonical.items()}
 
-    def _spelled(self, name: str) -> str:
-        return self.layout.spelled(name, self.variant)
+    def _spelled(self, name: str, in_pair: bool = False) -> str:
+        return self.layout.spelled(name, self.variant, in_pair)
 
     def _model(
         self,

@@ -105,7 +105,7 @@ def finetuned_folder(
     name = "cross_encoder" if kind == RERANKER else "encoder"
     folder = Path(model_dir) / written[name]
     contract = contract if hybrid is None else Contract.load(folder)
-    longest = export_hf.max_tokens(contract)
+    longest = export_hf.max_tokens(contract, config, Path(tokenizer))
     keep = kept_files.keep_for_reranker if kind == RERANKER else kept_files.keep
     keep(published, folder, longest)
     facts = finetuned_card.Facts(
@@ -155,17 +155,17 @@ def check(published: str, licence: str | None, kind: str) -> None:
     if kind == RERANKER:
         file = Path(published) / published_folder.CONFIG
         fields = hf_config.read_fields(published)
-        families = hf_config.layout(fields, file).pairs
-        if fields["model_type"] not in families:
+        layout = hf_config.layout(fields, file)
+        if layout.variant(fields) not in layout.pair_models:
             raise ValueError(
-                f"{file}: expected an encoder of BERT's family for a re-ranker, found "
-                f"{fields['model_type']!r}, whose sequence classification has another head than "
-                "ours, so that the result could not be written for other libraries. Take another "
-                "encoder"
+                f"{file}: expected an encoder of which transformers has re-rankers, found "
+                f"{fields['model_type']!r}: the result could not be written for other libraries. "
+                "Take another encoder"
             )
         tokenizer = Path(published) / "tokenizer.json"
         if tokenizer.is_file():  # from other files the tokenizer is made as BERT's
-            export_checks.require_joined_pairs(tokenizer, int(fields.get("type_vocab_size", 2)))
+            config = hf_config.config_from_hf(published, "float32", "none", vocab_multiple=1)
+            export_checks.separators(tokenizer, config.type_vocab)
 
 
 def base_name(published: str) -> str:

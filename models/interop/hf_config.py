@@ -135,6 +135,5 @@ def score_fields() -> dict[str, Any]:
     return {
         "id2label": {"0": "LABEL_0"},
         "label2id": {"LABEL_0": 0},
-        "classifier_dropout": None,
         "sentence_transformers": {"activation_fn": "torch.nn.modules.linear.Identity"},
     }

@@ -30,6 +30,7 @@ from models.interop.published_folder import WeightsError as WeightsError
 
 Shape = tuple[int, ...]
 
+_POOLER = "bert.pooler.dense.weight"
 _DTYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
 
@@ -68,7 +69,7 @@ class HuggingFace:
             has fewer, it gives those that it has. Either is a warning.
         ignore: glob patterns of canonical tensor names that stay in the file (`classifier.*`),
             besides those that a layout lets stay.
-        reranker: whether it has to be a re-ranker: BERT's pooler and a classifier of one label.
+        reranker: whether it has to be a re-ranker, with a classifier of one label.
         m3_heads: whether M3's heads are read, too, from the pickles next to the weights, without
             running code; see `torch_pickle`.
         positions: tokens of the longest text; more than are published lengthen the table, see
@@ -93,10 +94,11 @@ class HuggingFace:
         self.vocab_size = vocab_size
         self.positions = positions
         self._folder = self.path if self.path.is_dir() else self.path.parent
-        self.layout = _layout(self._folder / "config.json")
+        self.layout, variant = _layout(self._folder / "config.json")
         self.ignore = (*self.layout.may_stay, *ignore)
         self.reranker = reranker
-        self._where = _locate(self.path, self.layout)
+        located = _locate(self.path, self.layout)
+        self._where = self.layout.with_pair_head(located, variant, self._may_stay)
         if m3_heads:
             self._where |= _m3_heads(self._folder)
 
@@ -152,7 +154,8 @@ class HuggingFace:
         projection = fields.get("retriever_proj_size", 128)
         several = self._where.get(f"{layout_bert.M3_HEADS[1]}.weight")
         vector = None if several is None else several.shape[0]  # which no config.json says
-        shapes = self._held(self.layout.shapes(config, projection, vector))
+        shapes = self.layout.shapes(config, projection, vector, self._has_classifier)
+        shapes = self._held(shapes)
         names = {path: self.layout.by_path[path].names(shape[0]) for path, shape in shapes.items()}
         return fields, shapes, names
 
@@ -206,7 +209,7 @@ class HuggingFace:
         for name in names:
             found = self._where.get(name)
             if found is None:
-                spelled = self.layout.spelled(name, variant)
+                spelled = self.layout.spelled(name, variant, self._has_classifier)
                 problems.append(f"{spelled}: missing (expected {expected})")
             elif found.shape != expected:
                 problems.append(f"{found.name}: expected {expected}, found {found.shape}")
@@ -229,21 +232,26 @@ class HuggingFace:
             if name.startswith("classifier.") and not self._may_stay(name)
         }
         one_label = found.get("classifier.weight", ())[:1] == (1,)
-        if one_label and "bert.pooler.dense.weight" in self._where:
+        if one_label and _POOLER in self._where:
             return []
         if not found and not self.reranker:
             return []
         if not found:
             return [
-                "classifier: expected BERT's pooler and a classifier with one label, which make a "
-                "re-ranker; found none: this is an encoder, which has to be trained before it can "
-                "judge or put in order (kennel finetune --kind=reranker)"
+                "classifier: expected that of a re-ranker, with one label; found none: this is an "
+                "encoder, which has to be trained before it can judge or put in order (kennel "
+                "finetune --kind=reranker)"
             ]
         return [
-            "classifier: expected that of a re-ranker, BERT's with one label, after a pooler; "
-            f"found {found}. To take all else, list 'classifier.*' in HuggingFace.ignore (of "
-            "ModernBERT 'head.*', too)."
+            "classifier: expected that of a re-ranker, one label after a projection of the "
+            f"encoder's state; found {found}. To take all else, list 'classifier.*' in "
+            "HuggingFace.ignore (of ModernBERT 'head.*', too)."
         ]
+
+    @property
+    def _has_classifier(self) -> bool:
+        """Whether a classifier is read."""
+        return "classifier.weight" in self._where and not self._may_stay("classifier.weight")
 
     def _untied(self) -> list[str]:
         """Output tensors that old files repeat; ours are tied, so they must be copies."""
@@ -285,12 +293,14 @@ def _inner(entry: hf_names.Entry, shape: Shape) -> Shape:
     return shape[1:] if entry.stacked else shape
 
 
-def _layout(file: Path) -> published_layout.PublishedLayout:
-    """Layout named by config.json; BERT's if none, which `arrays` then reports."""
+def _layout(file: Path) -> tuple[published_layout.PublishedLayout, str]:
+    """Layout and variant named by config.json; BERT's if none, which `arrays` then reports."""
     try:
-        return hf_config.layout(json.loads(file.read_text(encoding="utf-8")), file)
+        fields = json.loads(file.read_text(encoding="utf-8"))
+        found = hf_config.layout(fields, file)
+        return found, found.variant(fields)
     except (OSError, ValueError, AttributeError):
-        return layout_bert.LAYOUT
+        return layout_bert.LAYOUT, "bert"
 
 
 def _locate(path: Path, layout: published_layout.PublishedLayout) -> dict[str, Stored]:

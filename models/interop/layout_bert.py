@@ -115,6 +115,10 @@ _SPELLINGS: Mapping[str, tuple[tuple[str, str], ...]] = {
 }
 
 
+# In re-rankers of RoBERTa and ELECTRA the head holds what is the pooler of BERT's.
+_PAIR_HEAD = (("classifier.dense.", "bert.pooler.dense."), ("classifier.out_proj.", "classifier."))
+
+
 class BertLayout(published_layout.PublishedLayout):
     """See the module's docstring."""
 
@@ -155,7 +159,12 @@ class BertLayout(published_layout.PublishedLayout):
         "electra": "ElectraForMaskedLM",
     }
     with_pooler = ("bert", "roberta")
-    pairs = ("bert",)
+    pair_models = {
+        "bert": "BertForSequenceClassification",
+        "roberta": "RobertaForSequenceClassification",
+        "electra": "ElectraForSequenceClassification",
+    }
+    pair_names = {"roberta": _PAIR_HEAD, "electra": _PAIR_HEAD}
 
     def inside(self, name: str) -> str:
         """See `PublishedLayout`: `bert.` added, old norms renamed."""
@@ -173,7 +182,8 @@ class BertLayout(published_layout.PublishedLayout):
     ) -> bert.BertConfig:
         """See `PublishedLayout`."""
         offset = self.position_offset(fields)
-        width = fields.get("embedding_size") if self.variant(fields) == "electra" else None
+        electra = self.variant(fields) == "electra"
+        width = fields.get("embedding_size") if electra else None
         return bert.BertConfig(
             vocab_size=options.tokens(fields),
             hidden=fields["hidden_size"],
@@ -194,6 +204,7 @@ class BertLayout(published_layout.PublishedLayout):
             vocab_multiple=options.vocab_multiple,
             position_offset=offset,
             embedding_size=None if width == fields["hidden_size"] else width,
+            pair_activation="gelu" if electra else "tanh",
         )
 
     def position_offset(self, fields: Mapping[str, Any]) -> int:
@@ -219,12 +230,14 @@ class BertLayout(published_layout.PublishedLayout):
 
     def variant_of(self, config: bert.BertConfig) -> str:
         """See `PublishedLayout`; none has narrow tables and an offset, or lacks a gelu there."""
-        roberta, electra = config.position_offset > 0, config.embedding_size is not None
+        roberta = config.position_offset > 0
+        electra = config.embedding_size is not None or config.pair_activation == "gelu"
         if roberta and electra:
             raise ValueError(
                 "BertConfig: Hugging Face has no layout with both position_offset (RoBERTa) and "
-                f"embedding_size (ELECTRA), found {config.position_offset} and "
-                f"{config.embedding_size}."
+                f"embedding_size or pair_activation 'gelu' (ELECTRA), found "
+                f"{config.position_offset}, {config.embedding_size} and "
+                f"{config.pair_activation!r}."
             )
         if (roberta or electra) and config.activation != "gelu":
             raise ValueError(
@@ -232,6 +245,15 @@ class BertLayout(published_layout.PublishedLayout):
                 f"head, found {config.activation!r}."
             )
         return "roberta" if roberta else "electra" if electra else "bert"
+
+    def require_pairs(self, config: bert.BertConfig) -> None:
+        """See `PublishedLayout`; ELECTRA's has a gelu."""
+        super().require_pairs(config)
+        if self.variant_of(config) == "electra" and config.pair_activation != "gelu":
+            raise ValueError(
+                "BertConfig.pair_activation: a re-ranker in ELECTRA's layout has 'gelu' in its "
+                f"head, found {config.pair_activation!r}."
+            )
 
     def fields(self, config: bert.BertConfig, pad: int) -> dict[str, Any]:
         """See `PublishedLayout`; transformers would compute other positions with another pad."""
@@ -259,7 +281,7 @@ class BertLayout(published_layout.PublishedLayout):
             "tie_word_embeddings": True,
             "pad_token_id": pad,
         }
-        return fields | ({"embedding_size": config.embedding_size} if kind == "electra" else {})
+        return fields | ({"embedding_size": config.table_width} if kind == "electra" else {})
 
 
 LAYOUT = BertLayout()

@@ -71,6 +71,8 @@ class ModernBertLayout(published_layout.PublishedLayout):
         Entry("head/norm/scale", "head.norm.weight", AS_IS),
         Entry("head/bias", "decoder.bias", VOCAB),
         *linear("pooler/dense", "bert.pooler.dense", LINEAR_IN),
+        Entry("pooler/norm/scale", "bert.pooler.norm.weight", AS_IS),
+        *linear("classifier", "classifier", LINEAR_IN),
         *_layer("decoder", "c_head", 1),
     )
     may_stay = ("decoder.weight",)
@@ -78,6 +80,11 @@ class ModernBertLayout(published_layout.PublishedLayout):
     spellings = {"modernbert": (("model.", "bert."),)}
     base_models = {"modernbert": "ModernBertModel"}
     masked_lms = {"modernbert": "ModernBertForMaskedLM"}
+    pair_models = {"modernbert": "ModernBertForSequenceClassification"}
+    # As the MLM head is called in other files.
+    pair_names = {
+        "modernbert": (("head.dense.", "bert.pooler.dense."), ("head.norm.", "bert.pooler.norm."))
+    }
 
     def inside(self, name: str) -> str:
         """See `PublishedLayout`."""
@@ -108,6 +115,7 @@ class ModernBertLayout(published_layout.PublishedLayout):
             ("attention_bias", (False,)),
             ("mlp_bias", (False,)),
             ("classifier_bias", (False,)),
+            ("classifier_pooling", ("cls", "mean")),
             ("decoder_bias", (True,)),
             ("rope_scaling", (None,)),
         )
@@ -142,6 +150,7 @@ class ModernBertLayout(published_layout.PublishedLayout):
             unroll=options.unroll,
             attention=options.attention,
             vocab_multiple=options.vocab_multiple,
+            pair_pooling=fields.get("classifier_pooling", "cls"),
         )
 
     def fields(self, config: modernbert.ModernBertConfig, pad: int) -> dict[str, Any]:
@@ -161,6 +170,8 @@ class ModernBertLayout(published_layout.PublishedLayout):
             "local_rope_theta": config.window_theta,
             "hidden_activation": config.activation,
             "classifier_activation": config.activation,
+            "classifier_pooling": config.pair_pooling,
+            "classifier_dropout": config.dropout,
             "norm_eps": config.layer_norm_eps,
             "embedding_dropout": config.dropout,
             "mlp_dropout": config.dropout,

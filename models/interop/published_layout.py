@@ -8,7 +8,7 @@ import functools
 import importlib
 import pkgutil
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -68,7 +68,8 @@ class PublishedLayout:
         spellings: variant -> (their beginning of a name, the canonical one); the first that fits
             is taken.
         with_pooler: variants whose base model holds a pooler in transformers.
-        pairs: variants that are written as re-rankers.
+        pair_models: class of a re-ranker in transformers, by variant.
+        pair_names: variant -> (the beginning of a name in a re-ranker's head, the canonical one).
     """
 
     config_type: type
@@ -82,7 +83,8 @@ class PublishedLayout:
     masked_lms: Mapping[str, str]
     spellings: Mapping[str, tuple[tuple[str, str], ...]]
     with_pooler: tuple[str, ...] = ()
-    pairs: tuple[str, ...] = ()
+    pair_models: Mapping[str, str] = {}
+    pair_names: Mapping[str, tuple[tuple[str, str], ...]] = {}
 
     def config(self, fields: Mapping[str, Any], options: Options) -> TokenEncoderConfig:
         """Our configuration, of a checked config.json."""
@@ -95,6 +97,15 @@ class PublishedLayout:
             ValueError: transformers has no such layout.
         """
         raise NotImplementedError
+
+    def require_pairs(self, config: Any) -> None:
+        """Raises ValueError unless a re-ranker over an encoder of ours can be written."""
+        variant = self.variant_of(config)
+        if variant not in self.pair_models:
+            raise ValueError(
+                f"{type(config).__name__}: transformers has no re-ranker of {variant}: expected "
+                f"one of {tuple(self.pair_models)}."
+            )
 
     def variant_of(self, config: Any) -> str:
         """The variant that an encoder of ours is written as; ValueError if it is of none."""
@@ -131,9 +142,31 @@ class PublishedLayout:
         """The name as the table has it, whatever module held the model."""
         return self.inside(_OUTER.sub("", name))
 
-    def spelled(self, name: str, variant: str) -> str:
-        """A canonical name as a variant has it."""
-        for theirs, ours in self.spellings[variant]:
+    def with_pair_head(
+        self, tensors: Mapping[str, Any], variant: str, may_stay: Callable[[str], bool]
+    ) -> dict[str, Any]:
+        """`tensors`, where they have a classifier, with canonical names for its head.
+
+        Args:
+            tensors: by name, canonical but for such a head.
+            variant: of the file.
+            may_stay: whether a name is left in the file.
+        """
+        if not any(name.startswith("classifier.") and not may_stay(name) for name in tensors):
+            return dict(tensors)
+        renamed = {}
+        for name in tensors:
+            for theirs, ours in self.pair_names.get(variant, ()):
+                if name.startswith(theirs) and not may_stay(name):
+                    renamed[name] = ours + name.removeprefix(theirs)
+                    break
+        others = {n: t for n, t in tensors.items() if n not in {*renamed, *renamed.values()}}
+        return others | {ours: tensors[name] for name, ours in renamed.items()}
+
+    def spelled(self, name: str, variant: str, in_pair: bool = False) -> str:
+        """A canonical name as a variant has it; `in_pair`: in a re-ranker."""
+        head = self.pair_names.get(variant, ()) if in_pair else ()
+        for theirs, ours in (*head, *self.spellings[variant]):
             if name.startswith(ours):
                 return theirs + name.removeprefix(ours)
         return name
@@ -158,14 +191,17 @@ class PublishedLayout:
             if found not in allowed:
                 raise ValueError(f"{file}: expected {name} in {allowed}, found {found!r}.")
 
-    def parts(self, config: TokenEncoderConfig, projection: int, vector: int) -> nnx.Module:
+    def parts(
+        self, config: TokenEncoderConfig, projection: int, vector: int, in_pair: bool
+    ) -> nnx.Module:
         """Every part that a file may hold, with fresh parameters."""
         rngs = nnx.Rngs(0)
+        pooler = heads.PairPooler if in_pair else heads.Pooler
         return nnx.Dict(
             encoder=config.build(rngs),
             head=heads.MlmHead(config, rngs=rngs),
             decoder=config.layer(rngs),
-            pooler=heads.Pooler(config, rngs=rngs),
+            pooler=pooler(config, rngs=rngs),
             classifier=heads.score_head(config, rngs=rngs),
             next_sentence=layers.Dense(
                 {"embed": config.hidden}, {"type": 2}, stddev=1.0, dtype=config.dtype, rngs=rngs
@@ -177,7 +213,11 @@ class PublishedLayout:
         )
 
     def shapes(
-        self, config: TokenEncoderConfig, projection: int = 128, vector: int | None = None
+        self,
+        config: TokenEncoderConfig,
+        projection: int = 128,
+        vector: int | None = None,
+        in_pair: bool = False,
     ) -> dict[str, tuple[int, ...]]:
         """Our path -> shape of every parameter that the table knows, at these sizes.
 
@@ -185,8 +225,10 @@ class PublishedLayout:
             config: of the encoder.
             projection: size of REALM's vectors.
             vector: size of M3's vectors of tokens; None: the encoder's width.
+            in_pair: of a re-ranker, whose pooler is that of its family.
         """
-        made = nnx.eval_shape(lambda: self.parts(config, projection, vector or config.hidden))
+        size = vector or config.hidden
+        made = nnx.eval_shape(lambda: self.parts(config, projection, size, in_pair))
         flat = nnx.to_flat_state(nnx.state(made, nnx.Param))
         shapes = {"/".join(map(str, path)): tuple(variable.shape) for path, variable in flat}
         return {path: shape for path, shape in shapes.items() if path in self.by_path}

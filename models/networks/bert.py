@@ -14,6 +14,7 @@ from flax import nnx
 
 from models.networks import attention, layers, stacks, tables, token_encoder
 from models.networks.layers import BertLayer, BlockConfig
+from t5x_style.interfaces.encoder import PairHead
 
 STDDEVS = (
     "initializer_range", "table_stddev", "position_stddev", "kernel_stddev", "attention_stddev",
@@ -34,6 +35,8 @@ class BertConfig:
         type_vocab: rows of the token-type table.
         embedding_size: width of the tables, which are then projected to `hidden` (ELECTRA); None:
             they are as wide as the layers, and nothing is projected.
+        pair_activation: after the projection in the head of a re-ranker: `tanh`, as in BERT's
+            pooler and RoBERTa's head, or `gelu` as in ELECTRA's.
         activation: `gelu` (exact), `gelu_new` (tanh) or `relu`.
         dropout, attention_dropout: rates in training.
         initializer_range: standard deviation of fresh kernels and tables, unless the next five say
@@ -81,6 +84,7 @@ class BertConfig:
     kernel_stddev: float | None = None
     attention_stddev: float | None = None
     mlp_stddev: float | None = None
+    pair_activation: str = "tanh"
 
     def __post_init__(self) -> None:
         positive = ("vocab_size", "hidden", "layers", "heads", "mlp", "max_positions")
@@ -110,6 +114,11 @@ class BertConfig:
                     f"BertConfig.{name}: expected a standard deviation of 0 or more, "
                     f"found {getattr(self, name)}."
                 )
+        if self.pair_activation not in ("tanh", "gelu"):
+            raise ValueError(
+                "BertConfig.pair_activation: expected 'tanh' or 'gelu', found "
+                f"{self.pair_activation!r}."
+            )
         if self.remat not in stacks.REMAT_POLICIES:
             raise ValueError(
                 f"BertConfig.remat must be one of {stacks.REMAT_POLICIES}, found {self.remat!r}."
@@ -134,6 +143,12 @@ class BertConfig:
     def head_biases(self) -> bool:
         """The MLM head has biases."""
         return True
+
+    @property
+    def pair_head(self) -> PairHead:
+        """BERT's pooler; RoBERTa's and ELECTRA's heads drop out the state before it, too."""
+        twice = self.position_offset > 0 or self.pair_activation != "tanh"
+        return PairHead("cls", self.pair_activation, norm=False, bias=True, dropout=twice)
 
     def build(self, rngs: nnx.Rngs) -> "Encoder":
         """The network, with fresh parameters from stream `params`."""

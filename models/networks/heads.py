@@ -1,17 +1,22 @@
-"""Heads of an encoder: the MLM head, poolers.
+"""Heads of an encoder: the MLM head, poolers, the score of a pair.
 
-Letters: B rows, L row length, D hidden width, E width of the embedding tables (D but in ELECTRA's
-layout), V padded vocabulary.
+Letters: B rows, L row length, S segments a row, D hidden width, E width of the embedding tables
+(D but in ELECTRA's layout), V padded vocabulary.
 """
+
+from collections.abc import Mapping
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
 from models.losses import cross_entropy
-from models.networks import layers
+from models.networks import layers, pooling
 from t5x_style.interfaces.encoder import TokenEncoder, TokenEncoderConfig
 from t5x_style.interfaces.metrics import MetricSum
+
+Group = Mapping[str, jax.Array]
+_PAIR_ACTIVATIONS = layers.ACTIVATIONS | {"tanh": jnp.tanh}
 
 
 def projection(
@@ -89,6 +94,48 @@ class Pooler(nnx.Module):
     def __call__(self, hidden: jax.Array) -> jax.Array:
         """[..., D] -> [..., D]."""
         return jnp.tanh(self.dense(hidden))
+
+
+class PairPooler(nnx.Module):
+    """What the classifier of a re-ranker reads, as the encoder's family has it: see `PairHead`."""
+
+    def __init__(self, config: TokenEncoderConfig, *, rngs: nnx.Rngs) -> None:
+        self.config = config
+        head = config.pair_head
+        self.dense = projection(config, config.hidden, rngs, head.bias)
+        self.norm = (
+            layers.layer_norm(
+                config.hidden, config.layer_norm_eps, config.dtype, rngs, bias=head.bias
+            )
+            if head.norm
+            else None
+        )
+        self.dropout = layers.Dropout(config.dropout)
+
+    def __call__(self, encoder: TokenEncoder, group: Group, key: jax.Array | None) -> jax.Array:
+        """[B, S, D] in the compute dtype.
+
+        Args:
+            encoder: of `config`.
+            group: a token group of pairs, with `token_types` where the encoder reads them.
+            key: for dropout; None turns it off.
+        """
+        head = self.config.pair_head
+        encoder_key, after = layers.split_key(key, 2)
+        states = self._states(encoder, group, encoder_key)
+        if head.dropout:
+            before, after = layers.split_key(after, 2)
+            states = self.dropout(states, before)
+        hidden = _PAIR_ACTIVATIONS[head.activation](self.dense(states))
+        return self.dropout(hidden if self.norm is None else self.norm(hidden), after)
+
+    def _states(self, encoder: TokenEncoder, group: Group, key: jax.Array | None) -> jax.Array:
+        types = group["token_types"] if self.config.type_vocab > 1 else None
+        text = (group["tokens"], group["positions"], group["segment_ids"], types, key)
+        if self.config.pair_head.pooling == "cls":
+            return encoder.states_at(group["cls_at"], *text)
+        states = pooling.of_states(encoder(*text), group, self.config.pair_head.pooling)
+        return states.astype(self.config.dtype)
 
 
 def score_head(config: TokenEncoderConfig, outputs: int = 1, *, rngs: nnx.Rngs) -> layers.Dense:

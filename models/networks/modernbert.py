@@ -27,6 +27,7 @@ from models.networks import (
 )
 from models.networks.gated_layer import ModernBertLayer
 from models.networks.layers import BlockConfig
+from t5x_style.interfaces.encoder import PairHead
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,6 +54,7 @@ class ModernBertConfig:
         attention: `plain`, `fused` or `auto`, see `BertConfig`; rows that take the kernel have
             their windows computed in blocks.
         vocab_multiple: the word table has a multiple of this many rows.
+        pair_pooling: state that the head of a re-ranker reads: `cls`, or `mean` over the pair.
     """
 
     vocab_size: int
@@ -76,6 +78,7 @@ class ModernBertConfig:
     unroll: int = 1
     attention: str = "auto"
     vocab_multiple: int = 128
+    pair_pooling: str = "cls"
 
     def __post_init__(self) -> None:
         whole = ("vocab_size", "hidden", "layers", "heads", "mlp", "max_positions", "whole_every")
@@ -106,6 +109,7 @@ class ModernBertConfig:
                 )
         for name, allowed in (
             ("activation", tuple(layers.ACTIVATIONS)),
+            ("pair_pooling", ("cls", "mean")),
             ("attention", attention.KINDS),
             ("dtype", layers.DTYPES),
             ("remat", stacks.REMAT_POLICIES),
@@ -151,6 +155,11 @@ class ModernBertConfig:
     def head_biases(self) -> bool:
         """The MLM head's projection and norm have none."""
         return False
+
+    @property
+    def pair_head(self) -> PairHead:
+        """The projection and the norm of the MLM head."""
+        return PairHead(self.pair_pooling, self.activation, norm=True, bias=False, dropout=False)
 
     @property
     def reach(self) -> int:

@@ -1,4 +1,6 @@
-"""A re-ranker: query and passage are read in one text, and [CLS] says how well they go together.
+"""A re-ranker: query and passage are read in one text, and a head says how well they go together.
+
+The head is that of published re-rankers of the encoder's family (`heads.PairPooler`), on [CLS].
 
 It learns to score a query's positive above its negatives by one softmax over them; as in SimLM
 (arXiv:2207.02578, official code) it may score more negatives than it learns from, and keep the
@@ -26,10 +28,11 @@ class CrossEncoder(Objective):
 
     Args:
         config: the encoder; one without token types (`type_vocab` 1) separates the query from the
-            passage by [SEP] alone.
+            passage by [SEP] alone, of which there may be two.
         vocabulary: of the tokenizer.
         pair: size of the token group of a global batch.
-        query_length, passage_length: tokens per text, specials included; a pair has one [CLS].
+        query_length, passage_length: tokens per text, specials included; in a pair the passage's
+            [CLS] goes, or is a second [SEP].
         queries: Q, most queries of a global batch.
         group_size: G, passages that come with a query, 2 or more.
         keep: passages of a query that it learns from: its positive and the negatives that score
@@ -58,7 +61,8 @@ class CrossEncoder(Objective):
         rngs: nnx.Rngs,
     ) -> None:
         text_embedding.require_token_states(config, "CrossEncoder")
-        _require_fit(config, vocabulary, query_length + passage_length - 1)
+        second = config.type_vocab == 1  # [SEP]
+        _require_fit(config, vocabulary, query_length + passage_length - 1 + second)
         _require_groups(pair, queries, group_size, keep)
         if r_drop and not (config.dropout or config.attention_dropout):
             raise ValueError(
@@ -73,8 +77,7 @@ class CrossEncoder(Objective):
         self.queries, self.group_size, self.keep = queries, group_size, keep
         self.r_drop = r_drop
         self.encoder = config.build(rngs)
-        self.pooler = heads.Pooler(config, rngs=rngs)
-        self.dropout = layers.Dropout(config.dropout)
+        self.pooler = heads.PairPooler(config, rngs=rngs)
         self.classifier = heads.score_head(config, rngs=rngs)
 
     def batch_specs(self) -> list[dict[str, dict[str, jax.ShapeDtypeStruct]]]:
@@ -160,11 +163,7 @@ class CrossEncoder(Objective):
             pair: a token group with `token_types`.
             key: for dropout; None turns it off.
         """
-        encoder_key, head_key = layers.split_key(key, 2)
-        types = pair["token_types"] if self.config.type_vocab > 1 else None
-        text = (pair["tokens"], pair["positions"], pair["segment_ids"], types, encoder_key)
-        pooled = self.pooler(self.encoder.states_at(pair["cls_at"], *text))
-        pooled = self.dropout(pooled, head_key)
+        pooled = self.pooler(self.encoder, pair, key)
         scores = self.classifier(pooled)[:, :, 0].astype(jnp.float32)
         return jnp.where(pair["segment_valid"], scores, 0.0)
 

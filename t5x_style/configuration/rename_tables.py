@@ -258,6 +258,8 @@ ADDED: Mapping[str, str] = {
     "bert.BertConfig.kernel_stddev": "None",
     "bert.BertConfig.attention_stddev": "None",
     "bert.BertConfig.mlp_stddev": "None",
+    "bert.BertConfig.pair_activation": "'tanh'",
+    "modernbert.ModernBertConfig.pair_pooling": "'cls'",
     "mine.mine.given": "None",
     "mine.mine.teacher": "None",
     "report.report.opening": "None",

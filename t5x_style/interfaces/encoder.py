@@ -8,7 +8,7 @@ drawn is part of it.
 Letters: B rows, L row length, S segments a row, D hidden width, E width of the word table.
 """
 
-from typing import Any, Protocol, TypeGuard
+from typing import Any, NamedTuple, Protocol, TypeGuard
 
 import jax
 from flax import nnx
@@ -211,6 +211,26 @@ class TokenEncoder(Encoder, Protocol):
         ...
 
 
+class PairHead(NamedTuple):
+    """What published re-rankers of a family have between the last layer and the classifier.
+
+        norm(activation(W . dropout(state) + b))
+
+    Attributes:
+      pooling: the state is that of [CLS] ('cls'), or the mean over a pair's tokens ('mean').
+      activation: a name in `models.networks.layers.ACTIVATIONS`.
+      norm: whether there is a norm.
+      bias: whether the projection and the norm have biases.
+      dropout: whether the state is dropped out in training; what the classifier reads always is.
+    """
+
+    pooling: str
+    activation: str
+    norm: bool
+    bias: bool
+    dropout: bool
+
+
 class TokenEncoderConfig(EncoderConfig, Protocol):
     """Sizes of an encoder with a state for each token; heads and decoders are built from them."""
 
@@ -272,6 +292,11 @@ class TokenEncoderConfig(EncoderConfig, Protocol):
     @property
     def head_biases(self) -> bool:
         """Whether the MLM head's projection and norm have biases."""
+        ...
+
+    @property
+    def pair_head(self) -> PairHead:
+        """Of a re-ranker over this encoder."""
         ...
 
     @property

@@ -7,17 +7,29 @@ A batch takes texts of like lengths, and on a CPU a smaller shape rather than on
 empty: a token of padding costs as much as any other there, and two batches as much as one.
 """
 
+import os
 from collections.abc import Iterator, Sequence
 
 BUDGETS = {"cpu": 1_024}  # backend -> tokens; docs/results/serving.md has figures of this one
 OTHER_BUDGET = 4_096
 OUTPUT_BYTES = 1 << 26  # of a batch: what a model that fills in gives is a megabyte a text and more
 WINDOW = 1_024  # texts that waited longest, of which a batch is chosen
+_MOST_AT_ONCE = 8  # each needs memory for a batch
 _TO_A_DOUBLING = 4
 _ROWS = 4  # one more shape for each factor of rows
 # backend -> the least share of a batch's places, were all texts as long as its longest. Elsewhere a
 # row more costs little, and a batch takes all that it can.
 FULL = {"cpu": 0.6}
+
+
+def at_once(backend: str) -> int:
+    """How many batches are computed at the same time.
+
+    XLA has no work for all processors in much of a program: three batches on two of them encode 1.5
+    times the tokens of one after another (docs/results/serving.md). On an accelerator the second
+    is copied while the first runs.
+    """
+    return 1 + min(os.cpu_count() or 1, _MOST_AT_ONCE) if backend == "cpu" else 2
 
 
 class BatchShapes:

@@ -1,9 +1,10 @@
-"""Texts of many requests, computed together: one thread owns the device, and shapes are few.
+"""Texts of many requests, computed together, in batches of few shapes.
 
-A text waits for no other: whatever waits when the device is free becomes the next batch, up to a
-budget of tokens, padding included. Batches have one of a few shapes (`batch_shapes`), which are
-compiled before they are used, so that no request waits for a compilation: those of one text before
-the first request, the others then or meanwhile.
+A text waits for no other: whatever waits when a thread is free becomes its next batch, up to a
+budget of tokens, padding included. A few threads each have a batch on the device, since one program
+alone leaves a part of the processors, or the copies of an accelerator, idle. Batches have one of a
+few shapes (`batch_shapes`), which are compiled before they are used, so that no request waits for a
+compilation: those of one text before the first request, the others then or meanwhile.
 """
 
 import collections
@@ -35,7 +36,7 @@ Arrays = Mapping[str, np.ndarray]  # output of a program -> [b, ...], of a batch
 
 
 class Observer(Protocol):
-    """Counts what batches cost; called in the thread that computes."""
+    """Counts what batches cost; called in the threads that compute."""
 
     def batch(self, program: str, texts: int, tokens: int, seconds: float) -> None:
         """A batch.
@@ -44,7 +45,7 @@ class Observer(Protocol):
           program: its name.
           texts: how many it had.
           tokens: that it has room for, padding included.
-          seconds: of the device.
+          seconds: until it was on the host; other batches may have run meanwhile.
         """
         ...
 
@@ -82,8 +83,9 @@ class TokenBatches:
         most_waiting: int = WAITING,
         observer: Observer | None = None,
         most_rows: Mapping[str, int] | None = None,
+        at_once: int | None = None,
     ) -> None:
-        """Starts the thread.
+        """Starts the threads.
 
         Args:
           programs: of the model.
@@ -95,6 +97,7 @@ class TokenBatches:
           observer: is given what batches cost.
           most_rows: name of a program -> texts of a batch, at most; others are limited by the
             budget alone.
+          at_once: batches that are computed at the same time; None: what suits the device.
         """
         backend = jax.default_backend()
         if budget is None:
@@ -115,9 +118,15 @@ class TokenBatches:
         self._changed = threading.Condition()
         self.waiting = 0
         self._rate = 0.0  # tokens a second of the last batches
+        self._computing = 0  # batches
         self._closed = False
-        self._thread = threading.Thread(target=self._run, name="encode", daemon=True)
-        self._thread.start()
+        count = batch_shapes.at_once(backend) if at_once is None else at_once
+        self._threads = [
+            threading.Thread(target=self._run, name=f"encode {number}", daemon=True)
+            for number in range(count)
+        ]
+        for thread in self._threads:
+            thread.start()
 
     def submit(self, program: str, tokens: Tokens, take: Callable[[Arrays, int], T]) -> "Future[T]":
         """Computes one text in a batch with others; a future that is cancelled is left out.
@@ -189,8 +198,9 @@ class TokenBatches:
         """
         with self._changed:
             self._closed = True
-            self._changed.notify()
-        self._thread.join()
+            self._changed.notify_all()
+        for thread in self._threads:
+            thread.join()
         if wait and self._compiling is not None:
             self._compiling.join()
 
@@ -202,9 +212,12 @@ class TokenBatches:
                 if not self._texts:
                     return
                 batch = self._next()
+                self._computing += 1
             running = [one for one in batch if one.future.set_running_or_notify_cancel()]
             if running:
                 self._compute(running)
+            with self._changed:
+                self._computing -= 1
 
     def _next(self) -> list[_Text]:
         """Takes the text that waited longest, and others for its program."""
@@ -228,7 +241,8 @@ class TokenBatches:
             for one in texts:
                 one.future.set_exception(error)
             return
-        self._rate = sum(len(one.ids) for one in texts) / max(seconds, 1e-6)
+        own_rate = sum(len(one.ids) for one in texts) / max(seconds, 1e-6)
+        self._rate = own_rate * self._computing
         if self._observer is not None:
             self._observer.batch(program, len(texts), ids.size, seconds)
             for one in texts:

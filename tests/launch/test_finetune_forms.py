@@ -1,5 +1,6 @@
 """Every form of `kennel finetune` runs to its end, and leaves what the page promises."""
 
+import dataclasses
 import json
 import os
 import shutil
@@ -8,10 +9,15 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
+import tokenizers
 
+from t5x_style.retrieval import beir_collection
 from tests import test_short_paths
 from tests.kits import published_folders, virtual_devices
+from tests.kits.interop import needs_interop
+from tests.models.interop import test_export_reranker
 
 pytestmark = pytest.mark.slow
 SETTINGS = ["STEPS=2", "QUERIES=4", "BAG_STEPS=2", "BAG_QUERIES=4", "EVALUATIONS=1"]
@@ -85,6 +91,43 @@ def test_a_judge_of_negatives(run: Run) -> None:
     assert begins_with_a_verdict(folder / "summary.md")
     assert (folder / "judged_negatives/negatives.jsonl").stat().st_size
     assert (folder / "export/encoder/README.md").exists()
+
+
+@needs_interop
+def test_a_judge_of_another_family(place: Path, run: Run) -> None:
+    """RoBERTa's: another head, two [SEP] in a pair; its scores are those of its own library."""
+    from sentence_transformers import CrossEncoder
+
+    judge = roberta_judge(place / "roberta", place / "encoder/tokenizer.json")
+    lengths = ["JUDGE_QUERY_LENGTH=16", "JUDGE_PASSAGE_LENGTH=40", "JUDGE_PAIR_LENGTH=56"]
+    flags = [f"--judge={judge}", "--until=judge_scores"]
+    folder = run("judged_otherwise", *flags, settings=[*SETTINGS, *lengths])
+    scored = [json.loads(line) for line in (folder / "judge_scores/scored.jsonl").open()]
+    passages = beir_collection.Passages(place / "data")
+    asked = beir_collection.read_queries(place / "data")
+    model = CrossEncoder(str(judge), device="cpu")
+    for line in scored[:4]:
+        found = line["teacher_scores"]
+        texts = [passages.passage(passages.row(name)).content for name in found]
+        pairs = [(asked[line["query_id"]], text) for text in texts]
+        scores = list(found.values())
+        np.testing.assert_allclose(model.predict(pairs), scores, atol=1e-4)
+        assert np.std(scores) > 0
+
+
+def roberta_judge(folder: Path, tokenizer: Path) -> Path:
+    """A re-ranker with random weights, over the words of this tokenizer."""
+    made = tokenizers.Tokenizer.from_file(str(tokenizer))
+    special = [(name, made.token_to_id(name)) for name in ("[CLS]", "[SEP]")]
+    made.post_processor = tokenizers.processors.TemplateProcessing(
+        "[CLS] $A [SEP]", "[CLS] $A [SEP] [SEP] $B [SEP]", special
+    )
+    (folder / "words").mkdir(parents=True)
+    words = test_export_reranker.write(made, folder / "words")
+    config = test_export_reranker.size(words, position_offset=1, type_vocab=1)
+    config = dataclasses.replace(config, max_positions=64)
+    trained = test_export_reranker.trained(config, words, folder)
+    return folder / trained.export(folder)["cross_encoder"]
 
 
 def test_shorter_vectors(run: Run) -> None:

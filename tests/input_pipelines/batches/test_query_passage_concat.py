@@ -6,12 +6,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tokenizers import processors
 
 from input_pipelines.batches import query_passage_concat, token_groups
 from input_pipelines.batches.negatives import PairsError
 from input_pipelines.pairs import reranker_batches
 from input_pipelines.pairs.reranker_batches import JointPipeline
 from input_pipelines.store.token_store import StoreError, TokenStore
+from input_pipelines.tokenizers import wordpiece
 from t5x_style.mining import provenance
 from t5x_style.retrieval.beir_collection import Passages
 from tests.kits.tiny_stores import CLS, write_store
@@ -107,7 +109,7 @@ def test_packed_and_in_pieces_the_same_pairs(stores: tuple[str, str], negatives:
     ("changes", "message"),
     [
         ({"group_size": 1}, r"group_size: .* loss of one alone would be 0: expected 2 or more"),
-        ({"passage_length": 17}, "query_length 8 and passage_length 17: .* 24; found 25"),
+        ({"passage_length": 17}, "query_length 8 and passage_length 17: .* 24 .* found 25"),
         (
             {"pair_rows": token_groups.Rows(11, PAIR, 1)},
             r"JointPipeline\.pair_rows: .* need up to 12 rows",
@@ -144,6 +146,60 @@ def test_packed_rows_follow_from_the_data(
         reranker_batches.fitting_rows(
             *stores, negatives, **sizes, length=PAIR, segments=1, seed=5, multiple=0
         )
+
+
+@pytest.fixture
+def doubling(stores: tuple[str, str], tmp_path: Path) -> str:
+    """A tokenizer of these stores that joins a pair with two [SEP], as RoBERTa's does."""
+    made = wordpiece.from_vocabulary(
+        {token: id for id, token in enumerate([*wordpiece.BERT_SPECIALS, "a"])}, True, True
+    )
+    special = [("[CLS]", 2), ("[SEP]", 3)]
+    made.post_processor = processors.TemplateProcessing(
+        "[CLS] $A [SEP]", "[CLS] $A [SEP] [SEP] $B [SEP]", special
+    )
+    made.save(str(tmp_path / "tokenizer.json"))
+    names = {"fingerprint": TokenStore.open(stores[0]).tokenizer_fingerprint}
+    (tmp_path / "vocabulary.json").write_text(json.dumps(names))
+    return str(tmp_path)
+
+
+def test_a_tokenizer_may_put_two_separators_between(
+    stores: tuple[str, str], negatives: str, doubling: str
+) -> None:
+    """The passage's [CLS] becomes the second; rows and packing count it."""
+    with pytest.raises(ValueError, match=f"at most {PAIR} together, .* 2 .SEP. between"):
+        make(stores, negatives, tokenizer=doubling)
+    apart = make(
+        stores, negatives, pair_rows=token_groups.Rows(12, PAIR + 1, 1), tokenizer=doubling
+    )
+    for (query, document), (tokens, _, positions) in texts(apart.batch(0)["pair"]).items():
+        asked = cut(apart.query_store, query, QUERY)
+        given = cut(apart.passage_store, document, PASSAGE)
+        assert tokens == [*asked, asked[-1], *given[1:]]
+        assert positions == list(range(len(tokens)))
+    rows = token_groups.Rows(12, PAIR + 1, 1)
+    assert apart.fingerprint != make(stores, negatives, pair_rows=rows).fingerprint
+    sizes = {"batch": 3, "group_size": 4, "query_length": QUERY, "passage_length": PASSAGE}
+    count = reranker_batches.fitting_rows(
+        *stores, negatives, **sizes, length=48, segments=4, seed=5, tokenizer=doubling
+    )
+    packed = make(stores, negatives, pair_rows=token_groups.Rows(count, 48, 4), tokenizer=doubling)
+    for step in range(8):
+        assert texts(packed.batch(step)["pair"]) == texts(apart.batch(step)["pair"])
+    trained = texts(apart.batch(0)["pair"])
+    query, document = next(iter(trained))
+    scored = query_passage_concat.JointTexts(
+        *stores,
+        query_length=QUERY,
+        passage_length=PASSAGE,
+        rows=token_groups.Rows(2, 40, 4),
+        tokenizer=doubling,
+    )
+    assert scored.fingerprint != scoring(stores).fingerprint
+    (group,) = scored.pairs([f"q{query}"], [f"p{document}"]).batches()
+    count = int((group["segment_ids"] == 1).sum())
+    assert group["tokens"][0, :count].tolist() == trained[query, document][0]
 
 
 def test_passages_of_another_layout_are_refused(

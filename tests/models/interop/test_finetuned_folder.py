@@ -286,8 +286,8 @@ def test_a_model_of_another_kind_is_refused(plain, tmp_path):
     with pytest.raises(ValueError, match="expected one of .*'reranker'.*, found 'encoder'"):
         finetuned_folder.check(str(plain.published), "mit", "encoder")
     config = json.loads((plain.published / "config.json").read_text())
-    folders.write(tmp_path / "other/config.json", config | {"model_type": "roberta"})
-    with pytest.raises(ValueError, match="encoder of BERT's family for a re-ranker, found 'rob"):
+    folders.write(tmp_path / "other/config.json", config | {"model_type": "realm"})
+    with pytest.raises(ValueError, match="of which transformers has re-rankers, found 'realm'"):
         finetuned_folder.check(str(tmp_path / "other"), "mit", "reranker")
 
 

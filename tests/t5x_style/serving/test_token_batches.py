@@ -63,7 +63,8 @@ def programs() -> FakePrograms:
 
 
 def batches(programs: FakePrograms, **settings) -> TokenBatches:
-    return TokenBatches(programs, LENGTHS, 0, **settings)
+    """One batch after another, unless settings say otherwise."""
+    return TokenBatches(programs, LENGTHS, 0, **{"at_once": 1} | settings)
 
 
 def held(made: TokenBatches, programs: FakePrograms) -> "Future[list[int]]":
@@ -74,6 +75,21 @@ def held(made: TokenBatches, programs: FakePrograms) -> "Future[list[int]]":
     assert programs.entered.wait(10)
     programs.calls.clear()
     return first
+
+
+def test_several_batches_are_computed_at_once(programs) -> None:
+    made, both = batches(programs, at_once=2), threading.Barrier(2)
+    whole = type(programs).__call__
+
+    def together(name: str, tokens: np.ndarray, mask: np.ndarray) -> dict[str, np.ndarray]:
+        both.wait(10)  # of one after another the first would wait in vain
+        return whole(programs, name, tokens, mask)
+
+    made._programs = together
+    together.compile = programs.compile
+    futures = [made.submit(side, text(n, 5), take) for n, side in ((1, QUERY), (2, PASSAGE))]
+    assert [vector(one) for one in futures] == [[1, 5], [2, 5]]
+    made.close()
 
 
 def test_each_text_gets_what_it_became(programs) -> None:
