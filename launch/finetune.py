@@ -23,11 +23,14 @@ NAME=VALUE are its settings, its flags are those of `kennel run`, and the same c
 where it stopped. RUN_DIR/summary.md begins with the verdict: better, no difference, worse, or no
 verdict. `--folds=5` is for few queries: five runs, RUN_DIR/folds/fold_0 to fold_4, test each query
 once, and RUN_DIR/folds/summary.md has one verdict on all of them; nothing is exported.
+`--repeats=3` does so three times, divides the queries otherwise each time, and trains with another
+seed.
 """
 
 import argparse
 import dataclasses
 import gzip
+import itertools
 import json
 import re
 import shlex
@@ -52,6 +55,7 @@ OPTIONS = {
     "retriever": ("reranker", "finetune_reranker_dense"),
 }
 _STOPPED_EARLY = -1
+_SEED, _DIVISION_SEED = "--gin.SEED=", "--gin.division.SplitRules.seed"
 _QUERY_FIELDS = {"query", "question", "anchor", "pos", "positive", "positive_passages"}
 _ROW_ENDINGS = (".jsonl", ".json", ".ndjson", ".csv", ".tsv", ".parquet", ".arrow")
 _ABSOLUTE = re.compile(r"""(?<![\w./-])(?:~[\w.-]*)?/(?:[^/'"\s,]+/)*([^/'"\s,\])}]+)/?""")
@@ -154,7 +158,12 @@ def _lengths(parser: argparse.ArgumentParser, given: str) -> list[int]:
 def _require_folds(
     parser: argparse.ArgumentParser, given: argparse.Namespace, rest: Sequence[str], recipe: str
 ) -> None:
-    """A usage error where `--folds` cannot be followed."""
+    """A usage error where `--folds` and `--repeats` cannot be followed."""
+    if given.repeats < 1 or (given.repeats > 1 and not given.folds):
+        parser.error(
+            f"--repeats: expected 1 or more, and above 1 --folds, which it repeats; found "
+            f"--repeats={given.repeats} and --folds={given.folds}"
+        )
     if not given.folds:
         return
     if given.folds < 2:
@@ -170,22 +179,33 @@ def _require_folds(
         name = flag.partition("=")[0]
         if name == "--until" or name.startswith("--gin.division.SplitRules.fold"):
             parser.error(f"--folds sets {name.removeprefix('--gin.')}: leave one of the two out")
+        if given.repeats > 1 and name == _DIVISION_SEED:
+            parser.error(f"--repeats sets {name.removeprefix('--gin.')}: leave one of the two out")
 
 
-def fold(argv: Sequence[str], number: int) -> list[str]:
+def fold(argv: Sequence[str], number: int, repeat: int = 0) -> list[str]:
     """The command line of one run of several, up to its verdict.
 
     >>> fold(["--model=m", "--data=d", "--run_dir=r", "--folds=5"], 2)[3]
     '--run_dir=r/folds/fold_2'
+
+    Args:
+        argv: of the whole.
+        number: of the fold, from 0.
+        repeat: from 0, which has the seeds of the command; others have later ones.
     """
     _, given, rest = _parsed(argv)
+    if repeat:
+        seeds = [flag.removeprefix(_SEED) for flag in rest if flag.startswith(_SEED)]
+        rest = [flag for flag in rest if not flag.startswith(_SEED)]
+        rest += [f"{_SEED}{int((seeds or ['1'])[-1]) + repeat}", f"{_DIVISION_SEED}={repeat}"]
     flags = [
         *(
             f"--{flag}={value}"
             for flag in ("model", "kind", "data", *OPTIONS)
             if (value := getattr(given, flag)) is not None
         ),
-        f"--run_dir={given.run_dir}/{FOLDS}/fold_{number}",
+        f"--run_dir={given.run_dir}/{FOLDS}/{f'repeat_{repeat}/' if repeat else ''}fold_{number}",
         *rest,
         f"--gin.division.SplitRules.folds={given.folds}",
         f"--gin.division.SplitRules.fold={number}",
@@ -202,17 +222,22 @@ def run(argv: Sequence[str]) -> int:
     flags = arguments(argv)
     if not given.folds:
         return stage_runner.guarded(recipe.run, flags)
-    for number in range(given.folds):
-        code = stage_runner.guarded(_to_its_end, arguments(fold(argv, number)))
+    for repeat, number in itertools.product(range(given.repeats), range(given.folds)):
+        code = stage_runner.guarded(_to_its_end, arguments(fold(argv, number, repeat)))
         if code == _STOPPED_EARLY:
-            print(f"stopped in fold {number} of {given.folds}; the same command continues there.")
+            where = f" of repeat {repeat}" if given.repeats > 1 else ""
+            print(
+                f"stopped in fold {number} of {given.folds}{where}; the same command continues "
+                "there."
+            )
             return 0
         if code:
             return code
     if "--dry_run" in rest:
         return 0
-    command = [sys.executable, "-m", "t5x_style.folds", f"{given.run_dir}/{FOLDS}"]
-    return subprocess.run([*command, f"--folds={given.folds}"], check=False).returncode
+    counts = [f"--folds={given.folds}", f"--repeats={given.repeats}"]
+    command = [sys.executable, "-m", "t5x_style.folds", f"{given.run_dir}/{FOLDS}", *counts]
+    return subprocess.run(command, check=False).returncode
 
 
 def _to_its_end(flags: gin_checks.Flags) -> int:

@@ -3,9 +3,10 @@
     python -m t5x_style.folds runs/mine/folds --folds=5      # fold_0 to fold_4 are finished runs
 
 A small collection has too few queries to hold enough of them back. With folds each is tested once,
-by a model that has not seen it, and the differences of all are put together. `kennel finetune
---folds=5` makes the runs and calls this. Written are verdict.json, summary.md, metrics.json and
-per_query.json.
+by a model that has not seen it, and the differences of all are put together. With `--repeats=3` the
+queries were divided three times (repeat_1/fold_0 and so on are the later runs), and what counts of
+a query is the mean over its three models. `kennel finetune --folds=5` makes the runs and calls
+this. Written are verdict.json, summary.md, metrics.json and per_query.json.
 """
 
 import argparse
@@ -61,19 +62,23 @@ class Fold(NamedTuple):
         return query_groups.best_passages(self.per_query["queries"], qrels)
 
 
-def pool(run_dir: Path, count: int) -> dict[str, Any]:
-    """Puts `count` folds together; returns what verdict.json says.
+def pool(run_dir: Path, count: int, repeats: int = 1) -> dict[str, Any]:
+    """Puts `count` folds together, of each repeat; returns what verdict.json says.
 
     Raises:
-      FoldError: fewer than two folds, one without a verdict, or folds that share test queries or
-        have other systems.
+      FoldError: fewer than two folds or no repeat, a fold without a verdict, folds of a repeat that
+        share test queries or have other systems, or repeats of other queries.
     """
-    if count < 2:
-        raise FoldError(f"--folds: expected 2 or more, found {count}")
-    folds = [Fold.read(run_dir / f"fold_{number}") for number in range(count)]
-    _require_folds(folds)
-    first, groups = folds[0], _groups(folds)
-    scores = {name: _scores(folds, name) for name in first.per_query["systems"]}
+    if count < 2 or repeats < 1:
+        raise FoldError(
+            f"expected --folds of 2 or more and --repeats of 1 or more, found {count} and {repeats}"
+        )
+    places = [run_dir, *(run_dir / f"repeat_{repeat}" for repeat in range(1, repeats))]
+    rounds = [[Fold.read(place / f"fold_{number}") for number in range(count)] for place in places]
+    _require_rounds(rounds)
+    folds = [fold for each in rounds for fold in each]
+    first, groups = folds[0], _groups(rounds[0])
+    scores = {name: _mean_scores(rounds, name) for name in first.per_query["systems"]}
     pairs = [(one["one"], one["other"]) for one in first.metrics["compared"]]
     baseline = first.verdict["baseline"]
     results = {
@@ -90,20 +95,35 @@ def pool(run_dir: Path, count: int) -> dict[str, Any]:
         results, per_query, data, *named, SAMPLES, SEED, enough=("test",), path=str(run_dir)
     )
     found["folds"] = [
-        {"n": fold.metrics["n"], "difference": fold.verdict["difference"]} for fold in folds
+        {"n": fold.metrics["n"], "difference": fold.verdict["difference"], "repeat": repeat}
+        for repeat, each in enumerate(rounds)
+        for fold in each
     ]
     verdict.write(run_dir, found, data)
     (run_dir / "verdict.md").rename(run_dir / "summary.md")
     return found
 
 
-def _require_folds(folds: Sequence[Fold]) -> None:
+def _require_rounds(rounds: Sequence[Sequence[Fold]]) -> None:
+    for folds in rounds:
+        _require_folds(folds, rounds[0][0])
+    tested = [{q for fold in folds for q in fold.per_query["queries"]} for folds in rounds]
+    for folds, queries in zip(rounds, tested, strict=True):
+        if queries != tested[0]:
+            raise FoldError(
+                f"{folds[0].folder.parent}: expected the {len(tested[0])} test queries of "
+                f"{rounds[0][0].folder.parent}, found {len(queries)}, {len(queries & tested[0])} "
+                "of them the same. Run kennel finetune --folds again."
+            )
+
+
+def _require_folds(folds: Sequence[Fold], first: Fold) -> None:
     seen: dict[str, Fold] = {}
     for fold in folds:
-        systems = [set(one.per_query["systems"]) for one in (fold, folds[0])]
+        systems = [set(one.per_query["systems"]) for one in (fold, first)]
         if systems[0] != systems[1]:
             raise FoldError(
-                f"{fold.folder}: expected the systems of {folds[0].folder}, {sorted(systems[1])}, "
+                f"{fold.folder}: expected the systems of {first.folder}, {sorted(systems[1])}, "
                 f"found {sorted(systems[0])}. Run kennel finetune --folds again."
             )
         for query in fold.per_query["queries"]:
@@ -127,6 +147,15 @@ def _scores(folds: Sequence[Fold], system: str) -> ranking.Scores:
     return ranking.Scores(tuple(queries[place] for place in order), values)
 
 
+def _mean_scores(rounds: Sequence[Sequence[Fold]], system: str) -> ranking.Scores:
+    """The mean of `_scores` over repeats."""
+    found = [_scores(folds, system) for folds in rounds]
+    values = {
+        metric: np.mean([one.values[metric] for one in found], axis=0) for metric in found[0].values
+    }
+    return ranking.Scores(found[0].queries, values)
+
+
 def _notes(folds: Sequence[Fold]) -> list[str]:
     """Of the folds' divisions, each once; few development queries are no matter here."""
     notes = dict.fromkeys(note for fold in folds for note in fold.data.get("notes", ()))
@@ -145,11 +174,12 @@ def _groups(folds: Sequence[Fold]) -> np.ndarray:
 
 
 def _overlap(folds: Sequence[Fold]) -> dict[str, list[str]]:
-    """Test queries whose passage is also in the training of their fold, and the other ones."""
-    return {
-        part: sorted(query for fold in folds for query in fold.data["overlap"]["test"][part])
+    """Test queries whose passage is also in the training of a fold of theirs, and the others."""
+    shared, apart = (
+        {query for fold in folds for query in fold.data["overlap"]["test"][part]}
         for part in ("shared", "apart")
-    }
+    )
+    return {"shared": sorted(shared), "apart": sorted(apart - shared)}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -157,9 +187,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="t5x_style.folds", description=__doc__.splitlines()[0])
     parser.add_argument("run_dir", type=Path, help="folder with the runs fold_0, fold_1 and so on")
     parser.add_argument("--folds", type=int, required=True, help="how many")
+    parser.add_argument("--repeats", type=int, default=1, help="how often; later ones: repeat_1")
     given = parser.parse_args(argv)
     try:
-        pool(given.run_dir, given.folds)
+        pool(given.run_dir, given.folds, given.repeats)
     except FoldError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

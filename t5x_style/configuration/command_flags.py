@@ -95,6 +95,12 @@ def add_finetune(parser: argparse.ArgumentParser) -> None:
         default=0,
         help="trains so many times, so that each query is tested once: a verdict on few queries",
     )
+    parser.add_argument(
+        "--repeats",
+        type=int,
+        default=1,
+        help="does --folds so many times, each time with another division and another seed",
+    )
 
 
 def add_search(parser: argparse.ArgumentParser) -> None:

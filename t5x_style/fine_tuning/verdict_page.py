@@ -76,16 +76,25 @@ def _folds(verdict: Report) -> list[str]:
     folds = verdict.get("folds", ())
     if not folds:
         return []
-    rows = [
-        [str(number), str(one["n"]), f"{one['difference']:+.4f}"]
-        for number, one in enumerate(folds)
-    ]
+    repeats = 1 + max(one["repeat"] for one in folds)
+    count = len(folds) // repeats
+    rows = []
+    for number, one in enumerate(folds):
+        place = [str(number % count), str(one["n"]), f"{one['difference']:+.4f}"]
+        rows.append([str(one["repeat"]), *place] if repeats > 1 else place)
+    head = ["fold", "test queries", f"{verdict['metric']}, difference"]
+    tested = (
+        "each query is tested once, by one that has not seen it"
+        if repeats == 1
+        else f"each query is tested {repeats} times, by trainings that have not seen it and whose "
+        "queries were divided otherwise, and its mean counts"
+    )
     return [
-        f"{len(folds)} trainings: each query is tested once, by one that has not seen it. Queries "
+        f"{len(folds)} trainings: {tested}. Queries "
         "for training and to choose the checkpoint are counted in the first of them. What is "
         "judged is the procedure: for an encoder to use, run the same command without `--folds`.",
         "",
-        *_table(["fold", "test queries", f"{verdict['metric']}, difference"], rows),
+        *_table(["repeat", *head] if repeats > 1 else head, rows),
     ]
 
 

@@ -196,6 +196,23 @@ def test_folds_are_runs_of_their_own(tmp_path, monkeypatch):
     assert finetune.run(argv) == 7
 
 
+def test_repeats_divide_otherwise_and_train_with_another_seed(tmp_path, monkeypatch):
+    begun: list[str] = []
+    monkeypatch.setattr(finetune.recipe, "run", lambda flags: begun.append(str(flags)) or 0)
+    run = f"{tmp_path}/run"
+    argv = [f"--data={tmp_path}/p.csv", "--model=m", f"--run_dir={run}", "--folds=2"]
+    assert finetune.run([*argv, "--repeats=3", "--dry_run"]) == 0
+    assert len(begun) == 6
+    for given, seed in (([], 1), (["--gin.SEED=5"], 5)):
+        assert finetune.fold([*argv, *given, "--repeats=3"], 1) == finetune.fold([*argv, *given], 1)
+        flags = finetune.fold([*argv, *given, "--repeats=3"], 1, 2)
+        assert f"--run_dir={run}/folds/repeat_2/fold_1" in flags
+        assert [flag for flag in flags if "seed" in flag.lower()] == [
+            f"--gin.SEED={seed + 2}",
+            "--gin.division.SplitRules.seed=2",
+        ]
+
+
 @pytest.mark.parametrize("last,code", [("done", 1), ("continues", 0)])
 def test_a_fold_that_is_stopped_is_the_last(tmp_path, monkeypatch, capfd, last, code):
     """`recipe.run` answers 0 where it was asked to stop, too."""
@@ -217,6 +234,12 @@ def test_a_fold_that_is_stopped_is_the_last(tmp_path, monkeypatch, capfd, last, 
     [
         (["--folds=1"], "expected 2 or more, found 1"),
         (["--folds=two"], "invalid int value"),
+        (["--repeats=2"], "--repeats=2 and --folds=0"),
+        (["--folds=2", "--repeats=0"], "expected 1 or more"),
+        (
+            ["--folds=2", "--repeats=2", "--gin.division.SplitRules.seed=1"],
+            "--repeats sets division.SplitRules.seed",
+        ),
         (["--folds=2", "--until=negatives"], "--folds sets --until"),
         (["--folds=2", "--gin.division.SplitRules.fold=1"], "--folds sets division.SplitRules"),
         (["--folds=2", "--run_dir=gs://bucket/run"], "expected --run_dir on this machine"),

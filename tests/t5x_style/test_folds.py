@@ -76,16 +76,49 @@ def test_folds_with_few_development_queries_have_a_verdict(tmp_path, capsys):
     assert found["line"] in capsys.readouterr().out
 
 
+def test_repeats_count_the_mean_of_each_query(tmp_path):
+    """A query whose two models differ counts once: the interval is that of the queries."""
+    (tmp_path / "repeat_1").mkdir()
+    for number, gain in enumerate((0.02, 0.04)):
+        finished(tmp_path, number, gain)
+    # Divided otherwise: the queries of fold 1 are tested first, and the gains are larger.
+    for number, gain in enumerate((0.05, 0.07)):
+        finished(tmp_path / "repeat_1", number, gain, first=QUERIES * (1 - number))
+    assert folds.main([str(tmp_path), "--folds=2", "--repeats=2"]) == 0
+    found = json.loads((tmp_path / "verdict.json").read_text())
+    single = [(one["repeat"], one["difference"]) for one in found["folds"]]
+    assert [repeat for repeat, _ in single] == [0, 0, 1, 1]
+    assert found["difference"] == pytest.approx(np.mean([gain for _, gain in single]), abs=1e-9)
+    assert found["queries"]["test"] == 2 * QUERIES
+    per_query = json.loads((tmp_path / "per_query.json").read_text())
+    assert per_query["queries"] == sorted(per_query["queries"])
+    own = [json.loads((tmp_path / place / "evaluation/per_query.json").read_text())
+           for place in ("fold_0", "repeat_1/fold_1")]  # fmt: skip
+    expected = np.mean([one["systems"]["finetuned"][METRIC] for one in own], axis=0)
+    given = per_query["systems"]["finetuned"][METRIC][:QUERIES]
+    np.testing.assert_allclose(given, expected, atol=1e-12)
+    page = (tmp_path / "summary.md").read_text()
+    assert "each query is tested 2 times" in page
+    assert f"| 1 | 0 | {QUERIES} | {single[2][1]:+.4f} |" in page
+
+
 def test_what_is_no_cross_validation_is_refused(tmp_path, capsys):
     def refused(expected: str, count: int = 2) -> None:
         assert folds.main([str(tmp_path), f"--folds={count}"]) == 1
         assert expected in capsys.readouterr().err
 
-    refused("expected 2 or more, found 1", 1)
+    refused("expected --folds of 2 or more and --repeats of 1 or more, found 1 and 1", 1)
     finished(tmp_path, 0, 0.1)
     refused("fold_1: expected a run with its verdict, found no verdict/verdict.json")
     finished(tmp_path, 1, 0.1, first=QUERIES - 1)
     refused("expected each query tested once, found 'q0149' in both")
+    finished(tmp_path / "other", 0, 0.1)
+    finished(tmp_path / "other", 1, 0.1)
+    finished(tmp_path / "other/repeat_1", 0, 0.1)
+    finished(tmp_path / "other/repeat_1", 1, 0.1, first=5 * QUERIES)
+    assert folds.main([str(tmp_path / "other"), "--folds=2", "--repeats=2"]) == 1
+    assert "expected the 300 test queries of" in (said := capsys.readouterr().err)
+    assert "found 300, 150 of them the same" in said
     per_query = tmp_path / "fold_1/evaluation/per_query.json"
     write(per_query, {"queries": ["other"], "groups": None, "systems": {"untouched": {}}})
     refused("fold_1: expected the systems of")
