@@ -176,7 +176,9 @@ def _require_folds(
     if "://" in given.run_dir:
         parser.error(f"--folds: expected --run_dir on this machine, found {given.run_dir}")
     for flag in rest:
-        name = flag.partition("=")[0]
+        name, _, value = flag.partition("=")
+        if given.repeats > 1 and flag.startswith(_SEED) and not value.isdecimal():
+            parser.error(f"--repeats counts SEED up: expected a whole number, found {value}")
         if name == "--until" or name.startswith("--gin.division.SplitRules.fold"):
             parser.error(f"--folds sets {name.removeprefix('--gin.')}: leave one of the two out")
         if given.repeats > 1 and name == _DIVISION_SEED:

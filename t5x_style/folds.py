@@ -4,8 +4,8 @@
 
 A small collection has too few queries to hold enough of them back. With folds each is tested once,
 by a model that has not seen it, and the differences of all are put together. With `--repeats=3` the
-queries were divided three times (repeat_1/fold_0 and so on are the later runs), and what counts of
-a query is the mean over its three models. `kennel finetune --folds=5` makes the runs and calls
+queries were divided three times (repeat_1/fold_0 and so on are the later runs), and the score of a
+query is the mean over its three models. `kennel finetune --folds=5` makes the runs and calls
 this. Written are verdict.json, summary.md, metrics.json and per_query.json.
 """
 
@@ -187,7 +187,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="t5x_style.folds", description=__doc__.splitlines()[0])
     parser.add_argument("run_dir", type=Path, help="folder with the runs fold_0, fold_1 and so on")
     parser.add_argument("--folds", type=int, required=True, help="how many")
-    parser.add_argument("--repeats", type=int, default=1, help="how often; later ones: repeat_1")
+    parser.add_argument("--repeats", type=int, default=1, help="how many divisions; default: 1")
     given = parser.parse_args(argv)
     try:
         pool(given.run_dir, given.folds, given.repeats)

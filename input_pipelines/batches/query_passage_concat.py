@@ -78,7 +78,7 @@ def join(queries: Passages, passages: Passages, separators: int = 1) -> Passages
     return Passages(np.delete(laid.tokens, inner), np.delete(laid.word_starts, inner), lengths - 1)
 
 
-def joint_lengths(queries: np.ndarray, passages: np.ndarray, separators: int) -> np.ndarray:
+def pair_lengths(queries: np.ndarray, passages: np.ndarray, separators: int) -> np.ndarray:
     """Tokens of the pairs that `join` makes of texts of these lengths; the shapes broadcast."""
     return queries + passages + separators - 2
 
@@ -243,7 +243,7 @@ class JointSource:
         """int64 [batches * rows, segments]: which pair is where, NONE where free."""
         rows, texts = self._texts.rows, self._texts
         queries, passages = self._rows
-        sizes = joint_lengths(
+        sizes = pair_lengths(
             np.minimum(texts.query_store.lengths[queries], texts.query_length),
             np.minimum(texts.passage_store.lengths[passages], texts.passage_length),
             texts.separators,

@@ -160,7 +160,7 @@ class JointPlan(RowPlan):
 
     def _sizes(self, step: int) -> list[np.ndarray]:
         queries, passages = self.lengths(step)
-        return [query_passage_concat.joint_lengths(queries[:, None], passages, self.separators)]
+        return [query_passage_concat.pair_lengths(queries[:, None], passages, self.separators)]
 
 
 def fitted(

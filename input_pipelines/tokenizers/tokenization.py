@@ -190,16 +190,32 @@ class Tokenizer:
 
 
 def pair_separators(folder: str | None) -> int:
-    """How many [SEP] a tokenizer puts between the two texts of a pair: 1, or 2 as RoBERTa's does.
+    """Count the [SEP] that a tokenizer puts between two texts: 1 (BERT's) or 2 (RoBERTa's).
 
     Args:
       folder: of the tokenizer; None: 1.
+
+    Raises:
+      FileNotFoundError: it has no tokenizer.json.
+      TokenizerError: it joins two texts in another way.
     """
     if folder is None:
         return 1
-    backend = tokenizers.Tokenizer.from_file(os.path.join(folder, "tokenizer.json"))
+    path = os.path.join(folder, "tokenizer.json")
+    if not os.path.isfile(path):
+        raise FileNotFoundError(f"{path}: not found; expected a tokenizer's folder")
+    backend = tokenizers.Tokenizer.from_file(path)
     one, pair = backend.encode("a").ids, backend.encode("a", "a").ids
-    return 2 if pair == [*one, one[-1], *one[1:]] else 1
+    forms = {1: [*one, *one[1:]], 2: [*one, one[-1], *one[1:]]}
+    found = [count for count, form in forms.items() if pair == form and len(one) > 2]
+    if not found:
+        raise TokenizerError(
+            f"{path}: expected a tokenizer that joins the texts 'a' and 'a' as [CLS] a [SEP] a "
+            f"[SEP], ids {forms[1]}, or as [CLS] a [SEP] [SEP] a [SEP], ids {forms[2]}, found "
+            f"{pair}: a re-ranker would not read pairs as it was trained to. Give the tokenizer a "
+            "post_processor of BERT's or RoBERTa's kind"
+        )
+    return found[0]
 
 
 def join_title(title: str, text: str) -> str:

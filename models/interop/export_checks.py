@@ -92,19 +92,11 @@ def require_fit(
         )
 
 
-def require_pairs(config: TokenEncoderConfig, tokenizer: Path) -> int:
-    """How many [SEP] stand between a query and a passage, see `separators`.
+def pair_separators(file: Path, types: int) -> int:
+    """Count the [SEP] that a tokenizer.json puts between two texts: 1 (BERT's) or 2 (RoBERTa's).
 
-    Raises:
-        ExportError: other libraries would read a query and a passage otherwise than our re-ranker.
-        ValueError: transformers has no such re-ranker.
-    """
-    published_layout.of_config(config).require_pairs(config)
-    return separators(tokenizer / "tokenizer.json", config.type_vocab)
-
-
-def separators(file: Path, types: int) -> int:
-    """How many [SEP] a tokenizer.json puts between two texts: 1 as BERT's, or 2 as RoBERTa's.
+    `input_pipelines.tokenizers.tokenization.pair_separators` counts them for a training, where the
+    types of tokens are not known.
 
     Args:
         file: tokenizer.json.
@@ -119,9 +111,9 @@ def separators(file: Path, types: int) -> int:
     one, pair = backend.encode("a"), backend.encode("a", "a")
     ids, expected = one.ids + one.ids[1:], [0] * len(one.ids) + [1] * (len(one.ids) - 1)
     doubled = one.ids + one.ids[-1:] + one.ids[1:]
-    if pair.ids == doubled and types == 1:
+    if pair.ids == doubled and types == 1 and len(one.ids) > 2:
         return 2
-    if pair.ids != ids or (types > 1 and pair.type_ids != expected):
+    if pair.ids != ids or len(one.ids) < 3 or (types > 1 and pair.type_ids != expected):
         raise ExportError(
             f"{file}: a re-ranker's pairs are [CLS] query [SEP] passage [SEP]: expected the ids "
             f"{ids} with the types {expected} for the pair of 'a' and 'a' (or, of an encoder "

@@ -177,12 +177,13 @@ def max_tokens(contract: Contract, config: TokenEncoderConfig, tokenizer: Path) 
     A re-ranker reads both in one text, with one [CLS] and what the tokenizer puts between them.
 
     Raises:
-        ExportError, ValueError: see `export_checks.require_pairs`.
+        ExportError: see `export_checks.pair_separators`.
     """
     lengths = contract.query_length, contract.passage_length
     if not export_checks.is_reranker(contract):
         return max(lengths)
-    return sum(lengths) + export_checks.require_pairs(config, tokenizer) - 2
+    file = tokenizer / "tokenizer.json"
+    return sum(lengths) + export_checks.pair_separators(file, config.type_vocab) - 2
 
 
 class _Writer:
@@ -299,20 +300,20 @@ class _Writer:
 
     def cross_encoder(self, folder: Path, arrays: Mapping[str, np.ndarray]) -> None:
         """A folder that sentence-transformers opens as a CrossEncoder, transformers as well."""
-        architecture = self.layout.pair_models[self.variant]
-        tensors = self._named(arrays, in_pair=True)
-        self._model(folder, tensors, architecture, hf_config.score_fields())
+        variant = self.layout.pair_variant_of(self.config)
+        canonical = self.layout.export_arrays(arrays, self.config.vocab_size)
+        tensors = {self.layout.spelled(n, variant, in_pair=True): a for n, a in canonical.items()}
+        more = hf_config.score_fields() | self.layout.pair_fields(self.config)
+        self._model(folder, tensors, self.layout.pair_models[variant], more)
         card = model_cards.reranker(self.contract, self.max_tokens)
         (folder / "README.md").write_text(card, encoding="utf-8")
 
-    def _named(
-        self, arrays: Mapping[str, np.ndarray], in_pair: bool = False
-    ) -> dict[str, np.ndarray]:
+    def _named(self, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         canonical = self.layout.export_arrays(arrays, self.config.vocab_size)
-        return {self._spelled(name, in_pair): array for name, array in canonical.items()}
+        return {self._spelled(name): array for name, array in canonical.items()}
 
-    def _spelled(self, name: str, in_pair: bool = False) -> str:
-        return self.layout.spelled(name, self.variant, in_pair)
+    def _spelled(self, name: str) -> str:
+        return self.layout.spelled(name, self.variant)
 
     def _model(
         self,

@@ -163,9 +163,9 @@ def check(published: str, licence: str | None, kind: str) -> None:
                 "Take another encoder"
             )
         tokenizer = Path(published) / "tokenizer.json"
-        if tokenizer.is_file():  # from other files the tokenizer is made as BERT's
+        if tokenizer.is_file():  # from other files the tokenizer is made as its family's
             config = hf_config.config_from_hf(published, "float32", "none", vocab_multiple=1)
-            export_checks.separators(tokenizer, config.type_vocab)
+            export_checks.pair_separators(tokenizer, config.type_vocab)
 
 
 def base_name(published: str) -> str:

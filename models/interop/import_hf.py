@@ -17,6 +17,7 @@ import numpy as np
 import safetensors
 
 from models.interop import (
+    export_checks,
     hf_config,
     hf_names,
     layout_bert,
@@ -30,7 +31,7 @@ from models.interop.published_folder import WeightsError as WeightsError
 
 Shape = tuple[int, ...]
 
-_POOLER = "bert.pooler.dense.weight"
+_HEAD = "bert.pooler.dense.weight"  # of a re-ranker, before its classifier
 _DTYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
 
@@ -114,9 +115,14 @@ class HuggingFace:
 
         Raises:
             FileNotFoundError, ValueError: see `HuggingFace` and `arrays`.
+            ExportError: the tokenizer next to a re-ranker joins pairs in another way than ours.
         """
         source = HuggingFace(path, 0, ignore, reranker, m3_heads, positions)
         source._require_fit(*source._expected(), [])
+        tokenizer = source._folder / "tokenizer.json"
+        if reranker and tokenizer.is_file():
+            config = hf_config.config_from_hf(str(source._folder), "float32", "none", 1)
+            export_checks.pair_separators(tokenizer, config.type_vocab)
 
     def __str__(self) -> str:
         return f"HuggingFace({str(self.path)!r})"
@@ -226,13 +232,14 @@ class HuggingFace:
 
     def _no_score(self) -> list[str]:
         """Says so if a classifier is another than a re-ranker's."""
-        found = {
-            name: stored.shape
+        there = {
+            name: stored
             for name, stored in sorted(self._where.items())
             if name.startswith("classifier.") and not self._may_stay(name)
         }
-        one_label = found.get("classifier.weight", ())[:1] == (1,)
-        if one_label and _POOLER in self._where:
+        found = {stored.name: stored.shape for stored in there.values()}
+        last = there.get("classifier.weight")
+        if last is not None and last.shape[:1] == (1,) and _HEAD in self._where:
             return []
         if not found and not self.reranker:
             return []

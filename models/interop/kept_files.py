@@ -65,7 +65,7 @@ def keep_for_reranker(published: str, folder: Path, max_tokens: int) -> None:
     Args, Raises: see `keep`.
     """
     _copy(Path(published), folder)
-    keep_tokenizer(Path(published), folder, max_tokens)
+    keep_tokenizer(Path(published), folder, max_tokens, pairs=True)
 
 
 def _copy(source: Path, folder: Path) -> None:
@@ -80,13 +80,14 @@ def _copy(source: Path, folder: Path) -> None:
             shutil.copyfile(path, folder / path.name)
 
 
-def keep_tokenizer(source: Path, folder: Path, max_tokens: int) -> None:
+def keep_tokenizer(source: Path, folder: Path, max_tokens: int, pairs: bool = False) -> None:
     """Takes the published settings where transformers' tokenizer has the training's ids with them.
 
     Args:
         source: the published folder.
         folder: with the training's tokenizer.json, and the settings of `export_hf`; changed.
         max_tokens: at which a text is cut.
+        pairs: whether it has to join two texts in the same way, too.
 
     Raises:
         KeptFilesError: it has other ids with both settings.
@@ -100,7 +101,7 @@ def keep_tokenizer(source: Path, folder: Path, max_tokens: int) -> None:
     as_trained |= {"truncation_side": "right", "padding_side": "right"}
     for settings in (ours | theirs | as_trained, ours):
         sentence_modules.write_json(folder / _TOKENIZER, settings)
-        different = _different(folder, max_tokens)
+        different = _different(folder, max_tokens, pairs)
         if different is None:
             return
         print(f"{source / _TOKENIZER}: {different}; its settings are left out", flush=True)
@@ -130,7 +131,7 @@ def _keep_settings(source: Path, folder: Path) -> None:
     sentence_modules.write_json(folder / _LENGTHS, lengths)
 
 
-def _different(folder: Path, max_tokens: int) -> str | None:
+def _different(folder: Path, max_tokens: int, pairs: bool) -> str | None:
     """A probe of which transformers' tokenizer makes other ids than tokenizer.json; None: none."""
     from transformers import AutoTokenizer
 
@@ -144,6 +145,9 @@ def _different(folder: Path, max_tokens: int) -> str | None:
         found = opened(text, truncation=True)["input_ids"]
         if list(found) != wanted:
             return f"expected the ids {_shown(wanted)} for {text[:40]!r}, found {_shown(found)}"
+    wanted, found = expected.encode("a", "a").ids, opened("a", "a")["input_ids"]
+    if pairs and list(found) != wanted:
+        return f"expected the ids {_shown(wanted)} for the pair of 'a' and 'a', found {list(found)}"
     return None
 
 

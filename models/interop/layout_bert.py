@@ -230,14 +230,12 @@ class BertLayout(published_layout.PublishedLayout):
 
     def variant_of(self, config: bert.BertConfig) -> str:
         """See `PublishedLayout`; none has narrow tables and an offset, or lacks a gelu there."""
-        roberta = config.position_offset > 0
-        electra = config.embedding_size is not None or config.pair_activation == "gelu"
+        roberta, electra = config.position_offset > 0, config.embedding_size is not None
         if roberta and electra:
             raise ValueError(
                 "BertConfig: Hugging Face has no layout with both position_offset (RoBERTa) and "
-                f"embedding_size or pair_activation 'gelu' (ELECTRA), found "
-                f"{config.position_offset}, {config.embedding_size} and "
-                f"{config.pair_activation!r}."
+                f"embedding_size (ELECTRA), found {config.position_offset} and "
+                f"{config.embedding_size}."
             )
         if (roberta or electra) and config.activation != "gelu":
             raise ValueError(
@@ -246,14 +244,23 @@ class BertLayout(published_layout.PublishedLayout):
             )
         return "roberta" if roberta else "electra" if electra else "bert"
 
-    def require_pairs(self, config: bert.BertConfig) -> None:
-        """See `PublishedLayout`; ELECTRA's has a gelu."""
-        super().require_pairs(config)
-        if self.variant_of(config) == "electra" and config.pair_activation != "gelu":
+    def pair_variant_of(self, config: bert.BertConfig) -> str:
+        """See `PublishedLayout`; ELECTRA's has a gelu, also where its tables are wide."""
+        variant, activation = self.variant_of(config), config.pair_head.activation
+        if variant == "bert" and activation == "gelu":
+            return "electra"
+        if (variant == "electra") != (activation == "gelu"):
             raise ValueError(
-                "BertConfig.pair_activation: a re-ranker in ELECTRA's layout has 'gelu' in its "
-                f"head, found {config.pair_activation!r}."
+                f"BertConfig.pair_activation: the head of a re-ranker in the layout of {variant} "
+                f"has {'gelu' if variant == 'electra' else 'tanh'!r}, found {activation!r}."
             )
+        return variant
+
+    def pair_fields(self, config: bert.BertConfig) -> dict[str, Any]:
+        """See `PublishedLayout`."""
+        if self.pair_variant_of(config) != "electra":
+            return {}
+        return {"model_type": "electra", "embedding_size": config.table_width}
 
     def fields(self, config: bert.BertConfig, pad: int) -> dict[str, Any]:
         """See `PublishedLayout`; transformers would compute other positions with another pad."""
@@ -281,7 +288,7 @@ class BertLayout(published_layout.PublishedLayout):
             "tie_word_embeddings": True,
             "pad_token_id": pad,
         }
-        return fields | ({"embedding_size": config.table_width} if kind == "electra" else {})
+        return fields | ({"embedding_size": config.embedding_size} if kind == "electra" else {})
 
 
 LAYOUT = BertLayout()

@@ -171,7 +171,6 @@ class ModernBertLayout(published_layout.PublishedLayout):
             "hidden_activation": config.activation,
             "classifier_activation": config.activation,
             "classifier_pooling": config.pair_pooling,
-            "classifier_dropout": config.dropout,
             "norm_eps": config.layer_norm_eps,
             "embedding_dropout": config.dropout,
             "mlp_dropout": config.dropout,
@@ -186,6 +185,10 @@ class ModernBertLayout(published_layout.PublishedLayout):
             "pad_token_id": pad,
             **dict.fromkeys(unknown),
         }
+
+    def pair_fields(self, config: modernbert.ModernBertConfig) -> dict[str, Any]:
+        """See `PublishedLayout`."""
+        return {"classifier_dropout": config.dropout}
 
 
 def _require_one_activation(fields: Mapping[str, Any]) -> None:

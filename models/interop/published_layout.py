@@ -98,18 +98,23 @@ class PublishedLayout:
         """
         raise NotImplementedError
 
-    def require_pairs(self, config: Any) -> None:
-        """Raises ValueError unless a re-ranker over an encoder of ours can be written."""
+    def variant_of(self, config: Any) -> str:
+        """The variant that an encoder of ours is written as; ValueError if it is of none."""
+        raise NotImplementedError
+
+    def pair_variant_of(self, config: Any) -> str:
+        """The variant that a re-ranker of ours is written as; ValueError if it is of none."""
         variant = self.variant_of(config)
         if variant not in self.pair_models:
             raise ValueError(
                 f"{type(config).__name__}: transformers has no re-ranker of {variant}: expected "
                 f"one of {tuple(self.pair_models)}."
             )
+        return variant
 
-    def variant_of(self, config: Any) -> str:
-        """The variant that an encoder of ours is written as; ValueError if it is of none."""
-        raise NotImplementedError
+    def pair_fields(self, config: Any) -> dict[str, Any]:
+        """Fields of config.json that a re-ranker has besides those of its encoder."""
+        return {}
 
     def allowed(self, fields: Mapping[str, Any]) -> tuple[tuple[str, tuple[Any, ...]], ...]:
         """(field, values that we can read); a field that is not there has the first."""

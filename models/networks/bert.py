@@ -36,7 +36,8 @@ class BertConfig:
         embedding_size: width of the tables, which are then projected to `hidden` (ELECTRA); None:
             they are as wide as the layers, and nothing is projected.
         pair_activation: after the projection in the head of a re-ranker: `tanh`, as in BERT's
-            pooler and RoBERTa's head, or `gelu` as in ELECTRA's.
+            pooler and RoBERTa's head, or `gelu` as in ELECTRA's; None: `gelu` where
+            `embedding_size` is set, else `tanh`.
         activation: `gelu` (exact), `gelu_new` (tanh) or `relu`.
         dropout, attention_dropout: rates in training.
         initializer_range: standard deviation of fresh kernels and tables, unless the next five say
@@ -84,7 +85,7 @@ class BertConfig:
     kernel_stddev: float | None = None
     attention_stddev: float | None = None
     mlp_stddev: float | None = None
-    pair_activation: str = "tanh"
+    pair_activation: str | None = None
 
     def __post_init__(self) -> None:
         positive = ("vocab_size", "hidden", "layers", "heads", "mlp", "max_positions")
@@ -114,9 +115,9 @@ class BertConfig:
                     f"BertConfig.{name}: expected a standard deviation of 0 or more, "
                     f"found {getattr(self, name)}."
                 )
-        if self.pair_activation not in ("tanh", "gelu"):
+        if self.pair_activation not in (None, "tanh", "gelu"):
             raise ValueError(
-                "BertConfig.pair_activation: expected 'tanh' or 'gelu', found "
+                "BertConfig.pair_activation: expected 'tanh', 'gelu' or None, found "
                 f"{self.pair_activation!r}."
             )
         if self.remat not in stacks.REMAT_POLICIES:
@@ -147,8 +148,10 @@ class BertConfig:
     @property
     def pair_head(self) -> PairHead:
         """BERT's pooler; RoBERTa's and ELECTRA's heads drop out the state before it, too."""
-        twice = self.position_offset > 0 or self.pair_activation != "tanh"
-        return PairHead("cls", self.pair_activation, norm=False, bias=True, dropout=twice)
+        of_family = "tanh" if self.embedding_size is None else "gelu"
+        activation = self.pair_activation or of_family
+        twice = self.position_offset > 0 or activation == "gelu"
+        return PairHead("cls", activation, norm=False, bias=True, dropout=twice)
 
     def build(self, rngs: nnx.Rngs) -> "Encoder":
         """The network, with fresh parameters from stream `params`."""

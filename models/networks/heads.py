@@ -4,8 +4,6 @@ Letters: B rows, L row length, S segments a row, D hidden width, E width of the 
 (D but in ELECTRA's layout), V padded vocabulary.
 """
 
-from collections.abc import Mapping
-
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -14,8 +12,8 @@ from models.losses import cross_entropy
 from models.networks import layers, pooling
 from t5x_style.interfaces.encoder import TokenEncoder, TokenEncoderConfig
 from t5x_style.interfaces.metrics import MetricSum
+from t5x_style.interfaces.objective import Group
 
-Group = Mapping[str, jax.Array]
 _PAIR_ACTIVATIONS = layers.ACTIVATIONS | {"tanh": jnp.tanh}
 
 
@@ -97,7 +95,7 @@ class Pooler(nnx.Module):
 
 
 class PairPooler(nnx.Module):
-    """What the classifier of a re-ranker reads, as the encoder's family has it: see `PairHead`."""
+    """Computes the state that the classifier of a re-ranker reads: see `PairHead`."""
 
     def __init__(self, config: TokenEncoderConfig, *, rngs: nnx.Rngs) -> None:
         self.config = config

@@ -1,6 +1,6 @@
 """A re-ranker: query and passage are read in one text, and a head says how well they go together.
 
-The head is that of published re-rankers of the encoder's family (`heads.PairPooler`), on [CLS].
+The head is that of published re-rankers of the encoder's family (`heads.PairPooler`).
 
 It learns to score a query's positive above its negatives by one softmax over them; as in SimLM
 (arXiv:2207.02578, official code) it may score more negatives than it learns from, and keep the
@@ -31,12 +31,13 @@ class CrossEncoder(Objective):
             passage by [SEP] alone, of which there may be two.
         vocabulary: of the tokenizer.
         pair: size of the token group of a global batch.
-        query_length, passage_length: tokens per text, specials included; in a pair the passage's
-            [CLS] goes, or is a second [SEP].
+        query_length, passage_length: tokens per text, specials included. A pair has the
+            passage without its [CLS], or with a second [SEP] in its place.
         queries: Q, most queries of a global batch.
         group_size: G, passages that come with a query, 2 or more.
         keep: passages of a query that it learns from: its positive and the negatives that score
             highest; G keeps all. Fewer need rows of one pair each, a query's in sequence.
+        separators: [SEP] between query and passage, 1 or 2, as the tokenizer joins a pair.
         r_drop: whether two passes with different dropout are drawn together; it takes dropout.
         query_prefix, passage_prefix: text that the pipeline puts before each.
         rngs: stream `params`.
@@ -55,14 +56,14 @@ class CrossEncoder(Objective):
         group_size: int,
         keep: int,
         r_drop: bool = False,
+        separators: int = 1,
         query_prefix: str = "",
         passage_prefix: str = "",
         *,
         rngs: nnx.Rngs,
     ) -> None:
         text_embedding.require_token_states(config, "CrossEncoder")
-        second = config.type_vocab == 1  # [SEP]
-        _require_fit(config, vocabulary, query_length + passage_length - 1 + second)
+        _require_fit(config, vocabulary, query_length + passage_length + separators - 2)
         _require_groups(pair, queries, group_size, keep)
         if r_drop and not (config.dropout or config.attention_dropout):
             raise ValueError(
@@ -96,7 +97,7 @@ class CrossEncoder(Objective):
     def contract(self) -> Contract:
         """It has no vectors: 'score' is its similarity, and its dimension is 1."""
         return Contract(
-            pooling="cls",
+            pooling=self.config.pair_head.pooling,
             normalise=False,
             similarity="score",
             temperature=1.0,

@@ -99,7 +99,7 @@ def add_finetune(parser: argparse.ArgumentParser) -> None:
         "--repeats",
         type=int,
         default=1,
-        help="does --folds so many times, each time with another division and another seed",
+        help="with --folds: divides and trains so many times, each time with other seeds",
     )
 
 

@@ -258,7 +258,7 @@ ADDED: Mapping[str, str] = {
     "bert.BertConfig.kernel_stddev": "None",
     "bert.BertConfig.attention_stddev": "None",
     "bert.BertConfig.mlp_stddev": "None",
-    "bert.BertConfig.pair_activation": "'tanh'",
+    "bert.BertConfig.pair_activation": "None",
     "modernbert.ModernBertConfig.pair_pooling": "'cls'",
     "mine.mine.given": "None",
     "mine.mine.teacher": "None",

@@ -86,8 +86,8 @@ def _folds(verdict: Report) -> list[str]:
     tested = (
         "each query is tested once, by one that has not seen it"
         if repeats == 1
-        else f"each query is tested {repeats} times, by trainings that have not seen it and whose "
-        "queries were divided otherwise, and its mean counts"
+        else f"each query is tested {repeats} times, each time by a model that was not trained on "
+        "it, and its score is the mean"
     )
     return [
         f"{len(folds)} trainings: {tested}. Queries "

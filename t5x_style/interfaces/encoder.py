@@ -212,13 +212,13 @@ class TokenEncoder(Encoder, Protocol):
 
 
 class PairHead(NamedTuple):
-    """What published re-rankers of a family have between the last layer and the classifier.
+    """The head of published re-rankers of a family, between the last layer and the classifier.
 
         norm(activation(W . dropout(state) + b))
 
     Attributes:
       pooling: the state is that of [CLS] ('cls'), or the mean over a pair's tokens ('mean').
-      activation: a name in `models.networks.layers.ACTIVATIONS`.
+      activation: 'tanh' or a name in `models.networks.layers.ACTIVATIONS`.
       norm: whether there is a norm.
       bias: whether the projection and the norm have biases.
       dropout: whether the state is dropped out in training; what the classifier reads always is.

@@ -14,7 +14,7 @@ BUDGETS = {"cpu": 1_024}  # backend -> tokens; docs/results/serving.md has figur
 OTHER_BUDGET = 4_096
 OUTPUT_BYTES = 1 << 26  # of a batch: what a model that fills in gives is a megabyte a text and more
 WINDOW = 1_024  # texts that waited longest, of which a batch is chosen
-_MOST_AT_ONCE = 8  # each needs memory for a batch
+_MOST_PARALLEL = 8
 _TO_A_DOUBLING = 4
 _ROWS = 4  # one more shape for each factor of rows
 # backend -> the least share of a batch's places, were all texts as long as its longest. Elsewhere a
@@ -22,14 +22,17 @@ _ROWS = 4  # one more shape for each factor of rows
 FULL = {"cpu": 0.6}
 
 
-def at_once(backend: str) -> int:
-    """How many batches are computed at the same time.
+def parallel_batches(backend: str) -> int:
+    """Count the batches that are computed at the same time; each needs its own memory.
 
-    XLA has no work for all processors in much of a program: three batches on two of them encode 1.5
-    times the tokens of one after another (docs/results/serving.md). On an accelerator the second
-    is copied while the first runs.
+    One program alone does not keep all cores of a CPU at work: three batches on two cores encode
+    1.5 times the tokens of one after another (docs/results/serving.md; other numbers of cores were
+    not measured). Two on an accelerator, where nothing was measured: one can be copied while the
+    other runs.
     """
-    return 1 + min(os.cpu_count() or 1, _MOST_AT_ONCE) if backend == "cpu" else 2
+    if backend != "cpu":
+        return 2
+    return min(1 + len(os.sched_getaffinity(0)), _MOST_PARALLEL)
 
 
 class BatchShapes:

@@ -104,7 +104,7 @@ class BundleService:
         # Its folder is its number: the manifest of a copy has another one.
         manifest["version"] = int(version.name)
         self._facts = _facts(manifest, self._contract, self._search, *known)
-        # Last, as it starts a thread: nobody could close a version that raises after it.
+        # Last, as it starts threads: nobody could close a version that raises after it.
         lengths = _lengths(self.programs, self._contract)
         pad = self._tokenizer.vocabulary.pad
         self.batches = token_batches.TokenBatches(

@@ -13,6 +13,7 @@ import os
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Protocol, TypeVar
@@ -83,7 +84,7 @@ class TokenBatches:
         most_waiting: int = WAITING,
         observer: Observer | None = None,
         most_rows: Mapping[str, int] | None = None,
-        at_once: int | None = None,
+        parallel: int | None = None,
     ) -> None:
         """Starts the threads.
 
@@ -97,7 +98,7 @@ class TokenBatches:
           observer: is given what batches cost.
           most_rows: name of a program -> texts of a batch, at most; others are limited by the
             budget alone.
-          at_once: batches that are computed at the same time; None: what suits the device.
+          parallel: batches that are computed at the same time; None: what suits the device.
         """
         backend = jax.default_backend()
         if budget is None:
@@ -120,7 +121,7 @@ class TokenBatches:
         self._rate = 0.0  # tokens a second of the last batches
         self._computing = 0  # batches
         self._closed = False
-        count = batch_shapes.at_once(backend) if at_once is None else at_once
+        count = batch_shapes.parallel_batches(backend) if parallel is None else parallel
         self._threads = [
             threading.Thread(target=self._run, name=f"encode {number}", daemon=True)
             for number in range(count)
@@ -213,11 +214,15 @@ class TokenBatches:
                     return
                 batch = self._next()
                 self._computing += 1
-            running = [one for one in batch if one.future.set_running_or_notify_cancel()]
-            if running:
-                self._compute(running)
-            with self._changed:
-                self._computing -= 1
+            try:
+                running = [one for one in batch if one.future.set_running_or_notify_cancel()]
+                if running:
+                    self._compute(running)
+            except Exception:  # of an observer: a thread less would be a slower server
+                traceback.print_exc()
+            finally:
+                with self._changed:
+                    self._computing -= 1
 
     def _next(self) -> list[_Text]:
         """Takes the text that waited longest, and others for its program."""
@@ -241,8 +246,8 @@ class TokenBatches:
             for one in texts:
                 one.future.set_exception(error)
             return
-        own_rate = sum(len(one.ids) for one in texts) / max(seconds, 1e-6)
-        self._rate = own_rate * self._computing
+        tokens = sum(len(one.ids) for one in texts)
+        self._rate = self._computing * tokens / max(seconds, 1e-6)
         if self._observer is not None:
             self._observer.batch(program, len(texts), ids.size, seconds)
             for one in texts:

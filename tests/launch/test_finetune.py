@@ -236,6 +236,7 @@ def test_a_fold_that_is_stopped_is_the_last(tmp_path, monkeypatch, capfd, last, 
         (["--folds=two"], "invalid int value"),
         (["--repeats=2"], "--repeats=2 and --folds=0"),
         (["--folds=2", "--repeats=0"], "expected 1 or more"),
+        (["--folds=2", "--repeats=2", "--gin.SEED=1.0"], "expected a whole number, found 1.0"),
         (
             ["--folds=2", "--repeats=2", "--gin.division.SplitRules.seed=1"],
             "--repeats sets division.SplitRules.seed",

@@ -35,8 +35,8 @@ SLASH, LISTS = "Join them, sorted, with a slash.", "words of a list of words in 
 PASSAGES = ["a list", SLASH, "[SEP] is text", LISTS]
 
 
-@pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> str:
+@pytest.fixture(scope="module", name="tokenizer")
+def make_tokenizer(tmp_path_factory: pytest.TempPathFactory) -> str:
     """BERT's, with a few words."""
     vocabulary = {token: i for i, token in enumerate([*wordpiece.BERT_SPECIALS, *WORDS])}
     made = wordpiece.from_vocabulary(vocabulary, lowercase=True, strip_accents=True)
@@ -182,9 +182,16 @@ def refusal(given: Given, **changes: Any) -> str:
 
 
 def test_a_head_that_the_family_does_not_have_is_refused(tokenizer: str, tmp_path: Path) -> None:
-    given = trained(size(tokenizer, embedding_size=8), tokenizer, tmp_path)
-    with pytest.raises(ValueError, match=r"in ELECTRA's layout has 'gelu' .* found 'tanh'"):
-        given.export(tmp_path / "out")
+    for changes, message in (
+        ({"embedding_size": 8, "pair_activation": "tanh"}, "of electra has 'gelu', found 'tanh'"),
+        (
+            {"position_offset": 1, "type_vocab": 1, "pair_activation": "gelu"},
+            "of roberta has 'tanh', found 'gelu'",
+        ),
+    ):
+        given = trained(size(tokenizer, **changes), tokenizer, tmp_path)
+        with pytest.raises(ValueError, match=message):
+            given.export(tmp_path / "out")
 
 
 def test_a_part_too_many_or_too_few_is_refused(tokenizer: str, tmp_path: Path) -> None:

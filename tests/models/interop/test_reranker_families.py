@@ -4,28 +4,32 @@ Families differ in the head (RoBERTa's and ELECTRA's is no pooler, ModernBERT's 
 read the mean of a pair) and in how the tokenizer joins a pair (RoBERTa's has two [SEP] in between).
 """
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import safetensors.numpy
+from flax import nnx
 
-from models.interop import hf_config, import_hf
-from models.networks import bert, modernbert
+from input_pipelines.tokenizers import tokenization
+from models.interop import export_checks, hf_config, import_hf, published_layout
+from models.networks import bert, heads, modernbert
 from t5x_style.interfaces.contract import Vocabulary
 from tests.kits.interop import needs_interop
 from tests.models.interop import test_export_reranker as kit
-from tests.models.interop.test_export_reranker import tokenizer  # noqa: F401  (a fixture)
+from tests.models.interop.test_export_reranker import make_tokenizer  # noqa: F401  (a fixture)
 from tests.parity import parity_kit
 
 # Of RoBERTa's family positions begin after the id of the padding, which is 0 here.
 FAMILIES: dict[str, dict[str, Any]] = {
     "roberta": {"position_offset": 1, "type_vocab": 1},
     "electra": {"pair_activation": "gelu"},
-    "narrow electra": {"pair_activation": "gelu", "embedding_size": 8},
+    "narrow electra": {"embedding_size": 8},
     "modernbert": {"pair_pooling": "cls"},
     "modernbert of means": {"pair_pooling": "mean"},
 }
@@ -48,21 +52,33 @@ def config_of(family: str, words: str) -> bert.BertConfig | modernbert.ModernBer
     return modernbert.ModernBertConfig(size, **sizes, max_positions=most, **FAMILIES[family])
 
 
-@pytest.fixture(scope="module", params=FAMILIES)
-def trained(request: Any, tokenizer: str, tmp_path_factory: pytest.TempPathFactory) -> kit.Given:  # noqa: F811
-    """Of a family, exported into the folder of its stage."""
-    words = tokenizer
-    if request.param == "roberta":
-        words = kit.rejoined(tokenizer, tmp_path_factory.mktemp("roberta"), DOUBLED)
-    folder = tmp_path_factory.mktemp("trained")
-    given = kit.trained(config_of(request.param, words), words, folder)
-    given.family = request.param  # type: ignore[attr-defined]
-    assert given.export(folder) == {"cross_encoder": "cross_encoder"}
+def export(family: str, words: str, factory: pytest.TempPathFactory) -> kit.Given:
+    """A trained re-ranker over an encoder of a family, exported into the folder of its stage."""
+    if family == "roberta":
+        words = kit.rejoined(words, factory.mktemp("roberta"), DOUBLED)
+    given = kit.trained(config_of(family, words), words, factory.mktemp("trained"))
+    assert given.export(given.path) == {"cross_encoder": "cross_encoder"}
     return given
 
 
+@pytest.fixture(scope="module", params=FAMILIES)
+def trained(request: Any, tokenizer: str, tmp_path_factory: pytest.TempPathFactory) -> kit.Given:
+    return export(request.param, tokenizer, tmp_path_factory)
+
+
+@pytest.fixture(scope="module")
+def roberta(tokenizer: str, tmp_path_factory: pytest.TempPathFactory) -> kit.Given:
+    return export("roberta", tokenizer, tmp_path_factory)
+
+
 def family_of(given: kit.Given) -> str:
-    return str(given.family)  # type: ignore[attr-defined]
+    """By its encoder's sizes."""
+    config = given.module.config
+    if isinstance(config, modernbert.ModernBertConfig):
+        return "modernbert of means" if config.pair_pooling == "mean" else "modernbert"
+    if config.position_offset:
+        return "roberta"
+    return "electra" if config.embedding_size is None else "narrow electra"
 
 
 def test_the_folder_says_what_it_is(trained: kit.Given) -> None:
@@ -104,14 +120,76 @@ def test_a_classifier_of_several_labels_can_be_left_out(trained: kit.Given, tmp_
     assert {path.split("/")[0] for path in source.arrays()} == {"encoder"}
 
 
-def test_dropout_is_drawn_anew_with_each_key(trained: kit.Given) -> None:
-    config = trained.module.config
-    module = kit.reranker(type(config)(**{**vars(config), "dropout": 0.5}), trained.tokenizer)
-    parity_kit.fill(module, trained)
-    group = {name: jax.numpy.asarray(array) for name, array in kit.laid(trained.tokenizer).items()}
-    drawn = [np.asarray(module.score(group, jax.random.key(seed))) for seed in (1, 2)]
-    assert np.abs(drawn[0] - drawn[1]).max() > 0.01
-    np.testing.assert_array_equal(drawn[0], np.asarray(module.score(group, jax.random.key(1))))
+def test_the_head_drops_out_what_it_gives_and_in_two_families_what_it_reads(
+    trained: kit.Given,
+) -> None:
+    """Numbers that stay are doubled; of RoBERTa's and ELECTRA's heads their sums differ as well."""
+    config = dataclasses.replace(trained.module.config, dropout=0.5)
+    pooler = heads.PairPooler(config, rngs=nnx.Rngs(0))
+    columns = jnp.arange(1.0, config.hidden + 1)
+    pooler.dense.kernel[...] = jnp.broadcast_to(0.002 * columns, pooler.dense.kernel[...].shape)
+
+    class Ones:
+        """An encoder whose states are 1."""
+
+        def states_at(self, at: jax.Array, *text: Any) -> jax.Array:
+            return jnp.ones((*at.shape, config.hidden))
+
+        def __call__(self, tokens: jax.Array, *text: Any) -> jax.Array:
+            return jnp.ones((*tokens.shape, config.hidden))
+
+    group = {name: jnp.asarray(array) for name, array in kit.laid(trained.tokenizer).items()}
+    plain = np.asarray(pooler(Ones(), group, None))
+    dropped = np.asarray(pooler(Ones(), group, jax.random.key(3)))
+    kept = dropped != 0
+    assert 0.3 < kept.mean() < 0.7
+    doubled = np.allclose(dropped[kept], 2 * plain[kept], rtol=1e-4)
+    assert doubled == (family_of(trained) not in ("roberta", "electra", "narrow electra"))
+
+
+@pytest.mark.parametrize("prefix", ["roberta.", ""])
+def test_the_head_of_an_old_file_counts_and_not_its_pooler(
+    roberta: kit.Given, prefix: str, tmp_path: Path
+) -> None:
+    published = roberta.path / "cross_encoder"
+    held = safetensors.numpy.load_file(published / "model.safetensors")
+    held = {prefix + name.removeprefix("roberta.") if name.startswith("roberta.") else name: array
+            for name, array in held.items()}  # fmt: skip
+    held |= {
+        f"{prefix}pooler.dense.{part}": np.zeros(shape, np.float32)
+        for part, shape in (("weight", (16, 16)), ("bias", (16,)))
+    }
+    safetensors.numpy.save_file(held, tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_bytes((published / "config.json").read_bytes())
+    size = roberta.module.config.vocab_size
+    found = import_hf.HuggingFace(str(tmp_path), size, reranker=True).arrays()
+    for path in ("pooler/dense/kernel", "pooler/dense/bias"):
+        np.testing.assert_array_equal(found[path], roberta.values[path])
+
+
+JOINED = {
+    "[CLS] $A [SEP] $B:1 [SEP]:1": 1,
+    DOUBLED: 2,
+    "[CLS] $A [SEP] [CLS] $B [SEP]": None,
+    "[CLS] $A $B [SEP]": None,
+}
+
+
+@pytest.mark.parametrize("pair", JOINED)
+def test_training_and_export_count_the_separators_alike(
+    pair: str,
+    tokenizer: str,
+    tmp_path: Path,
+) -> None:
+    words = kit.rejoined(tokenizer, tmp_path / "words", pair)
+    if JOINED[pair] is None:
+        with pytest.raises(tokenization.TokenizerError, match=r"post_processor of BERT's or RoB"):
+            tokenization.pair_separators(words)
+        with pytest.raises(export_checks.ExportError, match="joins pairs like BERT's or RoBERTa's"):
+            export_checks.pair_separators(Path(words) / "tokenizer.json", 1)
+        return
+    assert tokenization.pair_separators(words) == JOINED[pair]
+    assert export_checks.pair_separators(Path(words) / "tokenizer.json", 1) == JOINED[pair]
 
 
 @needs_interop
@@ -151,6 +229,7 @@ def test_a_reranker_of_transformers_gives_its_scores(trained: kit.Given, tmp_pat
     module, words = kit.reranker(trained.module.config, trained.tokenizer), trained.tokenizer
     kind = getattr(transformers, CLASSES[family_of(trained)])
     fields = hf_config.config_to_hf(module.config, 0, kind.__name__)
+    fields |= published_layout.of_config(module.config).pair_fields(module.config)
     torch.manual_seed(1)
     model = kind(kind.config_class(**fields, num_labels=1)).eval()
     for parameter in model.parameters():  # biases and norms too are random

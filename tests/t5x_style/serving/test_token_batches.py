@@ -64,7 +64,7 @@ def programs() -> FakePrograms:
 
 def batches(programs: FakePrograms, **settings) -> TokenBatches:
     """One batch after another, unless settings say otherwise."""
-    return TokenBatches(programs, LENGTHS, 0, **{"at_once": 1} | settings)
+    return TokenBatches(programs, LENGTHS, 0, **{"parallel": 1} | settings)
 
 
 def held(made: TokenBatches, programs: FakePrograms) -> "Future[list[int]]":
@@ -77,8 +77,8 @@ def held(made: TokenBatches, programs: FakePrograms) -> "Future[list[int]]":
     return first
 
 
-def test_several_batches_are_computed_at_once(programs) -> None:
-    made, both = batches(programs, at_once=2), threading.Barrier(2)
+def test_several_batches_are_computed_parallel(programs) -> None:
+    made, both = batches(programs, parallel=2), threading.Barrier(2)
     whole = type(programs).__call__
 
     def together(name: str, tokens: np.ndarray, mask: np.ndarray) -> dict[str, np.ndarray]:
@@ -92,8 +92,9 @@ def test_several_batches_are_computed_at_once(programs) -> None:
     made.close()
 
 
-def test_each_text_gets_what_it_became(programs) -> None:
-    made = batches(programs)
+@pytest.mark.parametrize("parallel", [1, 3, None])
+def test_each_text_gets_what_it_became(programs, parallel) -> None:
+    made = batches(programs, parallel=parallel)
     futures = [made.submit(PASSAGE, text(n, 1 + n % 192), take) for n in range(500)]
     assert [vector(one) for one in futures] == [[n, 1 + n % 192] for n in range(500)]
     made.close()
@@ -269,8 +270,9 @@ def test_what_the_model_does_not_offer_is_refused_and_the_rest_is_computed(progr
     made.close()
 
 
-def test_closing_ends_what_waits_and_then_refuses(programs) -> None:
-    made = batches(programs)
+@pytest.mark.parametrize("parallel", [1, 3])
+def test_closing_ends_what_waits_and_then_refuses(programs, parallel) -> None:
+    made = batches(programs, parallel=parallel)
     held(made, programs)
     waiting = made.submit(QUERY, text(4, 5), take)
     ending = threading.Thread(target=made.close)
