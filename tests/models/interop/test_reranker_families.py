@@ -6,6 +6,7 @@ read the mean of a pair) and in how the tokenizer joins a pair (RoBERTa's has tw
 
 import dataclasses
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -165,6 +166,18 @@ def test_the_head_of_an_old_file_counts_and_not_its_pooler(
     found = import_hf.HuggingFace(str(tmp_path), size, reranker=True).arrays()
     for path in ("pooler/dense/kernel", "pooler/dense/bias"):
         np.testing.assert_array_equal(found[path], roberta.values[path])
+
+
+def test_a_judge_whose_tokenizer_joins_pairs_otherwise_is_refused_before_it_is_read(
+    roberta: kit.Given, tmp_path: Path
+) -> None:
+    judge = shutil.copytree(roberta.path / "cross_encoder", tmp_path / "judge")
+    import_hf.HuggingFace.check_arguments(str(judge), reranker=True)
+    other = kit.rejoined(roberta.tokenizer, tmp_path / "other", "[CLS] $A [SEP] [CLS] $B [SEP]")
+    shutil.copy(Path(other) / "tokenizer.json", judge)
+    with pytest.raises(export_checks.ExportError, match="joins pairs like BERT's or RoBERTa's"):
+        import_hf.HuggingFace.check_arguments(str(judge), reranker=True)
+    import_hf.HuggingFace.check_arguments(str(judge))  # as an encoder it reads no pairs
 
 
 JOINED = {
