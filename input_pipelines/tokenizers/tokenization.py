@@ -205,6 +205,8 @@ def pair_separators(folder: str | None) -> int:
     if not os.path.isfile(path):
         raise FileNotFoundError(f"{path}: not found; expected a tokenizer's folder")
     backend = tokenizers.Tokenizer.from_file(path)
+    backend.no_padding()
+    backend.no_truncation()
     one, pair = backend.encode("a").ids, backend.encode("a", "a").ids
     forms = {1: [*one, *one[1:]], 2: [*one, one[-1], *one[1:]]}
     found = [count for count, form in forms.items() if pair == form and len(one) > 2]

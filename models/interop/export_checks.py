@@ -108,6 +108,8 @@ def pair_separators(file: Path, types: int) -> int:
             on.
     """
     backend = tokenizers.Tokenizer.from_file(str(file))
+    backend.no_padding()
+    backend.no_truncation()
     one, pair = backend.encode("a"), backend.encode("a", "a")
     ids, expected = one.ids + one.ids[1:], [0] * len(one.ids) + [1] * (len(one.ids) - 1)
     doubled = one.ids + one.ids[-1:] + one.ids[1:]

@@ -145,6 +145,7 @@ def _different(folder: Path, max_tokens: int, pairs: bool) -> str | None:
         found = opened(text, truncation=True)["input_ids"]
         if list(found) != wanted:
             return f"expected the ids {_shown(wanted)} for {text[:40]!r}, found {_shown(found)}"
+    expected.no_truncation()
     wanted, found = expected.encode("a", "a").ids, opened("a", "a")["input_ids"]
     if pairs and list(found) != wanted:
         return f"expected the ids {_shown(wanted)} for the pair of 'a' and 'a', found {list(found)}"

@@ -63,7 +63,9 @@ class CrossEncoder(Objective):
         rngs: nnx.Rngs,
     ) -> None:
         text_embedding.require_token_states(config, "CrossEncoder")
-        _require_fit(config, vocabulary, query_length + passage_length + separators - 2)
+        # Not a sum with `separators`: before a run nobody knows it, and any number may be assumed.
+        second = int(separators == 2)
+        _require_fit(config, vocabulary, query_length + passage_length - 1 + second)
         _require_groups(pair, queries, group_size, keep)
         if r_drop and not (config.dropout or config.attention_dropout):
             raise ValueError(

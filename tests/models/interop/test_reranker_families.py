@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import safetensors.numpy
+import tokenizers
 from flax import nnx
 
 from input_pipelines.tokenizers import tokenization
@@ -195,6 +196,10 @@ def test_training_and_export_count_the_separators_alike(
     tmp_path: Path,
 ) -> None:
     words = kit.rejoined(tokenizer, tmp_path / "words", pair)
+    padding = tokenizers.Tokenizer.from_file(f"{words}/tokenizer.json")
+    padding.enable_padding(length=16)  # as published tokenizers may
+    padding.enable_truncation(4)
+    padding.save(f"{words}/tokenizer.json")
     if JOINED[pair] is None:
         with pytest.raises(tokenization.TokenizerError, match=r"post_processor of BERT's or RoB"):
             tokenization.pair_separators(words)
