@@ -21,6 +21,8 @@ from flax import nnx
 from input_pipelines.tokenizers import tokenization
 from models.interop import export_checks, hf_config, import_hf, published_layout
 from models.networks import bert, heads, modernbert
+from models.objectives import cross_encoder
+from t5x_style.interfaces import objective
 from t5x_style.interfaces.contract import Vocabulary
 from tests.kits.interop import needs_interop
 from tests.models.interop import test_export_reranker as kit
@@ -259,3 +261,17 @@ def test_a_reranker_of_transformers_gives_its_scores(trained: kit.Given, tmp_pat
         batch = opened(kit.QUERIES, kit.PASSAGES, padding=True, return_tensors="pt")
         expected = model(**batch).logits.numpy()[:, 0]
     np.testing.assert_allclose(kit.scores(module, words), expected, atol=1e-5)
+
+
+def test_a_second_separator_needs_a_position_and_an_unknown_number_of_them_none(
+    tokenizer: str,
+) -> None:
+    """Early checks assume a large number for what only a run knows."""
+    exact = dataclasses.replace(kit.size(tokenizer), max_positions=kit.QUERY + kit.PASSAGE - 1)
+    vocabulary = Vocabulary.load(tokenizer)
+    group = objective.GroupShape(rows=4, length=32, segments=1)
+    given = exact, vocabulary, group, kit.QUERY, kit.PASSAGE, 2, 2, 2
+    for separators in (1, 1 << 20):
+        cross_encoder.CrossEncoder(*given, separators=separators, rngs=nnx.Rngs(0))
+    with pytest.raises(ValueError, match=f"pairs of up to {kit.QUERY + kit.PASSAGE}"):
+        cross_encoder.CrossEncoder(*given, separators=2, rngs=nnx.Rngs(0))
