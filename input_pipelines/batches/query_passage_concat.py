@@ -3,8 +3,8 @@
     tokens        CLS  q  ##q SEP  p  ##p  p  SEP
     token_types    0   0   0   0   1   1   1   1
 
-The passage's own [CLS] goes, or becomes a second [SEP] where the tokenizer puts two between the
-texts of a pair, as RoBERTa's does. A store's passage is its title, then its body.
+The passage's own [CLS] is removed. Where the tokenizer puts two [SEP] between the texts of a pair,
+as RoBERTa's does, a second [SEP] replaces it. A store's passage is its title, then its body.
 """
 
 import copy
@@ -60,7 +60,8 @@ def join(queries: Passages, passages: Passages, separators: int = 1) -> Passages
 
     Args:
       queries, passages: each with [CLS] and [SEP].
-      separators: [SEP] between the two: 1 takes the passage's [CLS] away, 2 puts one in its place.
+      separators: number of [SEP] between the two. With 1 the passage's [CLS] is removed, with 2 a
+        [SEP] replaces it.
     """
     both = Passages(
         np.concatenate([queries.tokens, passages.tokens]),
@@ -79,7 +80,12 @@ def join(queries: Passages, passages: Passages, separators: int = 1) -> Passages
 
 
 def pair_lengths(queries: np.ndarray, passages: np.ndarray, separators: int) -> np.ndarray:
-    """Tokens of the pairs that `join` makes of texts of these lengths; the shapes broadcast."""
+    """Computes how many tokens the pairs of `join` have.
+
+    Args:
+      queries, passages: tokens of each text, specials included, of shapes that broadcast.
+      separators: see `join`.
+    """
     return queries + passages + separators - 2
 
 

@@ -190,7 +190,7 @@ class Tokenizer:
 
 
 def pair_separators(folder: str | None) -> int:
-    """Count the [SEP] that a tokenizer puts between two texts: 1 (BERT's) or 2 (RoBERTa's).
+    """Counts the [SEP] that a tokenizer puts between two texts: 1 (BERT's) or 2 (RoBERTa's).
 
     Args:
       folder: of the tokenizer; None: 1.

@@ -93,7 +93,7 @@ def require_fit(
 
 
 def pair_separators(file: Path, types: int) -> int:
-    """Count the [SEP] that a tokenizer.json puts between two texts: 1 (BERT's) or 2 (RoBERTa's).
+    """Counts the [SEP] that a tokenizer.json puts between two texts: 1 (BERT's) or 2 (RoBERTa's).
 
     `input_pipelines.tokenizers.tokenization.pair_separators` counts them for a training, where the
     types of tokens are not known.

@@ -23,12 +23,12 @@ FULL = {"cpu": 0.6}
 
 
 def parallel_batches(backend: str) -> int:
-    """Count the batches that are computed at the same time; each needs its own memory.
+    """Returns how many batches are computed at the same time; each needs its own memory.
 
     One program alone does not keep all cores of a CPU at work: three batches on two cores encode
-    1.5 times the tokens of one after another (docs/results/serving.md; other numbers of cores were
-    not measured). Two on an accelerator, where nothing was measured: one can be copied while the
-    other runs.
+    1.9 times the tokens of one after another (`benchmarks/parallel_batches.py`; other numbers of
+    cores were not measured). Two on an accelerator, where nothing was measured: one can be copied
+    while the other runs.
     """
     if backend != "cpu":
         return 2

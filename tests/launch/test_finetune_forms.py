@@ -95,7 +95,7 @@ def test_a_judge_of_negatives(run: Run) -> None:
 
 @needs_interop
 def test_a_judge_of_another_family(place: Path, run: Run) -> None:
-    """RoBERTa's: another head, two [SEP] in a pair; its scores are those of its own library."""
+    """A RoBERTa re-ranker has another head, and two [SEP]; its scores equal CrossEncoder's."""
     from sentence_transformers import CrossEncoder
 
     judge = roberta_judge(place / "roberta", place / "encoder/tokenizer.json")

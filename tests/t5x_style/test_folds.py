@@ -92,9 +92,10 @@ def test_repeats_count_the_mean_of_each_query(tmp_path):
     assert found["queries"]["test"] == 2 * QUERIES
     per_query = json.loads((tmp_path / "per_query.json").read_text())
     assert per_query["queries"] == sorted(per_query["queries"])
-    own = [json.loads((tmp_path / place / "evaluation/per_query.json").read_text())
-           for place in ("fold_0", "repeat_1/fold_1")]  # fmt: skip
-    expected = np.mean([one["systems"]["finetuned"][METRIC] for one in own], axis=0)
+    places = ("fold_0", "repeat_1/fold_1")  # which test the same queries
+    files = [tmp_path / place / "evaluation/per_query.json" for place in places]
+    scores = [json.loads(file.read_text())["systems"]["finetuned"][METRIC] for file in files]
+    expected = np.mean(scores, axis=0)
     given = per_query["systems"]["finetuned"][METRIC][:QUERIES]
     np.testing.assert_allclose(given, expected, atol=1e-12)
     page = (tmp_path / "summary.md").read_text()
