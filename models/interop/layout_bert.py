@@ -204,7 +204,8 @@ class BertLayout(published_layout.PublishedLayout):
             vocab_multiple=options.vocab_multiple,
             position_offset=offset,
             embedding_size=None if width == fields["hidden_size"] else width,
-            pair_activation="gelu" if electra else "tanh",
+            # None is the family's own; ELECTRA's cannot be seen where its tables are wide.
+            pair_activation="gelu" if electra and width == fields["hidden_size"] else None,
         )
 
     def position_offset(self, fields: Mapping[str, Any]) -> int:
