@@ -162,6 +162,7 @@ def test_any_mesh_gives_the_same(tmp_path, mesh):
             assert found[key] == pytest.approx(expected[key], rel=2e-4, abs=1e-5), key
 
 
+@pytest.mark.slow
 def test_a_resumed_run_is_the_uninterrupted_one(tmp_path):
     whole, _, _ = train(tmp_path / "whole")
     train(tmp_path / "parts", steps=3)

@@ -166,6 +166,7 @@ def test_accuracy_and_f1_by_language():
         evaluator.evaluate({"classify": two}, 0)
 
 
+@pytest.mark.slow
 def test_by_gin_from_marge(tmp_path):
     folder = tmp_path / "text"
     folder.mkdir()

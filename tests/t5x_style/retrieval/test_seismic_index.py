@@ -33,7 +33,10 @@ def published(held: Entries, folder, settings) -> index_lib.Index:
     return published_index.load(folder)
 
 
-@pytest.mark.parametrize("first_token", [0, 245_000], ids=["BERT's", "XLM-R's"])
+@pytest.mark.parametrize(
+    "first_token",
+    [pytest.param(0, id="BERT's", marks=pytest.mark.slow), pytest.param(245_000, id="XLM-R's")],
+)
 def test_it_finds_most_of_what_exact_search_finds(first_token, tmp_path):
     held = passages(first_token)
     index = published(held, tmp_path, seismic_index.Seismic())
