@@ -292,6 +292,8 @@ ADDED: Mapping[str, str] = {
     "pipeline.EncodeSource.cls_every": "None",
     "evaluator.RetrievalEvaluator.kind": "'dense'",
     "systems.Bm25.analyzer": "None",
+    "systems.Fusion.reranked": "None",
+    "given_run.GivenRun.development": "None",
     "pair_steps.epoch_steps.of_thousands": "2.0",
     "beir.gold_ids.also": "[]",
     "pair_mixture.PairMixture.similar": "1",

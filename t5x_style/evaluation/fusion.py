@@ -38,6 +38,24 @@ def linear(one: Run, other: Run, weight: float, depth: int) -> Run:
     return {pair.query: pair.fused(weight, depth) for pair in _pairs(one, other)}
 
 
+def head(run: Run, count: int) -> Run:
+    """The first `count` hits of each query."""
+    return {query: hits[:count] for query, hits in run.items()}
+
+
+def followed(ordered: Run, by: Run, depth: int) -> Run:
+    """Each query's hits, and after them those of `by` that are not among them, in their order.
+
+    Scores of the latter fall from below the last one: those of two systems cannot be compared.
+    """
+    found = {}
+    for query, hits in ordered.items():
+        listed, below = {name for name, _ in hits}, (hits[-1][1] if hits else 0.0) - 1
+        rest = [name for name, _ in by.get(query, []) if name not in listed]
+        found[query] = [*hits, *((name, below - place) for place, name in enumerate(rest))][:depth]
+    return found
+
+
 def choose_weight(
     one: Run, other: Run, qrels: Qrels, metric: str, depth: int, prior: float = PRIOR
 ) -> float:

@@ -11,31 +11,36 @@ from t5x_style.evaluation.ranking import Run
 class GivenRun:
     """Reads a TREC run file; its model need not fit in memory next to others."""
 
-    def __init__(self, name: str, folder: str):
+    def __init__(self, name: str, folder: str, development: str | None = None):
         """Args:
         name: of the system, here and there.
         folder: with NAME.trec, the output `runs` of an evaluation of the same collection.
+        development: the same of an evaluation on another split, for a fusion that is tuned there.
         """
         self.name = name
-        self._path = Path(folder) / f"{name}.trec"
+        given = filter(None, (folder, development))
+        self._paths = [Path(one) / f"{name}.trec" for one in given]
 
     def run(self, suite: EvaluationSuite, split: str) -> Run:
         """As `System.run`; a query that the file lacks has no hits.
 
         Raises:
-          ValueError: the file lacks every query of the split, or is asked pseudo-queries.
-          RunError: the file is none.
+          ValueError: no file has a query of the split, or pseudo-queries are asked.
+          RunError: a file is none.
         """
         if suite.changed:
             raise ValueError(
-                f"{self.name}: {self._path} cannot answer pseudo-queries. Give the collection "
+                f"{self.name}: {self._paths[0]} cannot answer pseudo-queries. Give the collection "
                 "development queries (gin_configs/runs/collections/split_queries.gin)"
             )
-        found, wanted = ranking.read_run(self._path), suite.texts(split)
-        if not wanted.keys() & found.keys():
+        wanted = suite.texts(split)
+        read = [ranking.read_run(path) for path in self._paths]
+        found = next((run for run in read if wanted.keys() & run.keys()), None)
+        if found is None:
             raise ValueError(
-                f"{self.name}: expected hits for queries of split {split!r} in {self._path}, found "
-                f"those of others, as {next(iter(found), 'none')!r}: evaluate there on this split"
+                f"{self.name}: expected hits for queries of split {split!r} in "
+                f"{' or '.join(map(str, self._paths))}, found those of others, as "
+                f"{next(iter(read[0]), 'none')!r}: evaluate there on this split"
             )
         return {query: found.get(query, [])[: suite.depth] for query in wanted}
 

@@ -229,17 +229,14 @@ class Reranker:
         )
         (scores,) = self._model.score_parts(self._texts, [sides], len(pairs))
         given = iter(scores.tolist())
-        return {query: self._ordered(hits, given) for query, hits in first.items()}
+        ordered = {query: self._ordered(hits, given) for query, hits in first.items()}
+        return fusion.followed(ordered, first, suite.depth)
 
     def _ordered(
         self, hits: list[tuple[str, float]], given: Iterator[float]
     ) -> list[tuple[str, float]]:
         head = [(passage, next(given)) for passage, _ in hits[: self._reranked]]
-        head.sort(key=lambda hit: -hit[1])  # stable: ties as before
-        rest = hits[self._reranked :]
-        # Scores have to fall, and those of two systems cannot be compared.
-        below = (head[-1][1] if head else 0.0) - 1
-        return head + [(passage, below - place) for place, (passage, _) in enumerate(rest)]
+        return sorted(head, key=lambda hit: -hit[1])  # stable: ties as before
 
     def facts(self) -> dict[str, Any]:
         """As `System.facts`."""
@@ -269,6 +266,7 @@ class Fusion:
         pseudo: pseudo_queries.PseudoQueries | None = None,
         prior: float = fusion.PRIOR,
         list_depth: int = 1000,
+        reranked: int | None = None,
     ):
         """Args:
         name: of the system.
@@ -279,18 +277,24 @@ class Fusion:
         pseudo: makes pseudo-queries where `tune_split` has no judgements; None: that is an error.
         prior: weight of `first` where little is known; the default is for BM25 as `second`.
         list_depth: how many passages of each of the two are combined, at least.
+        reranked: where `first` is a re-ranker of `second`, how many hits it puts in order: these
+            are combined, and the other hits of `second` follow. None: all hits are combined.
         """
-        self.check_arguments(name, prior, list_depth, metric)
+        self.check_arguments(name, prior, list_depth, metric, reranked)
         self.name, self.list_depth, self.tune_split = name, list_depth, tune_split
         self._pair, self._method, self._metric = (first, second), method, metric
-        self._pseudo, self._prior = pseudo, prior
+        self._pseudo, self._prior, self._reranked = pseudo, prior, reranked
         self._weight: float | None = None
         self._facts: dict[str, Any] = {}
 
     @staticmethod
-    def check_arguments(name: str, prior: float, list_depth: int, metric: str) -> None:
+    def check_arguments(
+        name: str, prior: float, list_depth: int, metric: str, reranked: int | None = None
+    ) -> None:
         """Raises ValueError, MetricError for settings that no systems would make right."""
         ranking.measure(metric)
+        if reranked is not None and reranked < 1:
+            raise ValueError(f"{name}: reranked: expected at least 1 or None, found {reranked}")
         if not 0 <= prior <= 1 or list_depth < 1:
             raise ValueError(
                 f"{name}: expected a prior in [0, 1] and a list_depth of at least 1, found {prior} "
@@ -299,9 +303,23 @@ class Fusion:
 
     def run(self, suite: EvaluationSuite, split: str) -> Run:
         """As `System.run`."""
-        one, other = (suite.run(name, split) for name in self._pair)
+        pair = self._runs(suite, split)
         if self._method == "reciprocal_rank":
-            return fusion.reciprocal_rank([one, other], suite.depth)
+            fused = fusion.reciprocal_rank(pair, suite.depth)
+        else:
+            fused = self._weighted(pair, suite, split)
+        if self._reranked is None:
+            return fused
+        return fusion.followed(fused, suite.run(self._pair[1], split), suite.depth)
+
+    def _runs(self, suite: EvaluationSuite, split: str) -> tuple[Run, Run]:
+        """Of both systems, what is combined of them."""
+        one, other = (suite.run(name, split) for name in self._pair)
+        if self._reranked is None:
+            return one, other
+        return fusion.head(one, self._reranked), fusion.head(other, self._reranked)
+
+    def _weighted(self, pair: tuple[Run, Run], suite: EvaluationSuite, split: str) -> Run:
         if split == self.tune_split:
             raise ValueError(
                 f"{self.name}: the weight is chosen on split {split!r}, so its numbers there would "
@@ -309,7 +327,7 @@ class Fusion:
             )
         if self._weight is None:
             self._weight = self._tuned(suite)
-        return fusion.linear(one, other, self._weight, suite.depth)
+        return fusion.linear(*pair, self._weight, suite.depth)
 
     def _tuned(self, suite: EvaluationSuite) -> float:
         if self._pseudo is None or suite.has_qrels(self.tune_split):
@@ -333,7 +351,7 @@ class Fusion:
 
     def _best(self, suite: EvaluationSuite, split: str, nearest: float) -> tuple[float, int]:
         """The best weight on a split, of equal ones the nearest to a number; its queries' count."""
-        one, other = (suite.run(name, split) for name in self._pair)
+        one, other = self._runs(suite, split)
         qrels = suite.qrels(split)
         best = fusion.choose_weight(one, other, qrels, self._metric, suite.depth, nearest)
         return best, len(qrels)
@@ -342,6 +360,8 @@ class Fusion:
         """As `System.facts`."""
         found: dict[str, Any] = {"of": list(self._pair), "method": self._method}
         found["list_depth"] = self.list_depth
+        if self._reranked is not None:
+            found["reranked"] = self._reranked
         if self._method == "linear":
             found |= {"weight_of_first": self._weight, **self._facts}
         return found

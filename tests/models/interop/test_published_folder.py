@@ -46,7 +46,7 @@ def test_headers_are_compared_with_config_json_before_weights_are_read(tmp_path:
     tensors = official()
     write(tmp_path, tensors)
     import_hf.HuggingFace.check_arguments(str(tmp_path))
-    with pytest.raises(import_hf.WeightsError, match="that of a re-ranker, with one label; found none"):
+    with pytest.raises(import_hf.WeightsError, match="a re-ranker, with one label; found none"):
         import_hf.HuggingFace.check_arguments(str(tmp_path), reranker=True)
     write(
         tmp_path,

@@ -63,6 +63,55 @@ def test_linear_fusion_equals_its_definition():
         assert [score for _, score in found] == pytest.approx([total[n] for n in order[:9]])
 
 
+def test_hits_of_another_run_follow_once_each():
+    ordered = {"q": [("y", 0.9), ("x", 0.2)], "none": []}
+    by = {"q": [("x", 9.0), ("y", 8.0), ("z", 7.0), ("v", 6.0)], "none": [("x", 3.0)]}
+    assert fusion.followed(ordered, by, 3) == {
+        "q": [("y", 0.9), ("x", 0.2), ("z", -0.8)],
+        "none": [("x", -1.0)],
+    }
+    assert fusion.head(by, 2) == {"q": [("x", 9.0), ("y", 8.0)], "none": [("x", 3.0)]}
+
+
+@pytest.mark.parametrize("method", ["linear", "reciprocal_rank"])
+def test_a_reranker_is_weighed_on_the_hits_that_it_puts_in_order(tmp_path, method):
+    """Of four hits of a search, a re-ranker scores two; the others stay where they are."""
+    corpus = helpers.write_corpus(tmp_path / "corpus")
+    passages = evaluation_suite.Passages(corpus)
+    names = [passages.passage(i).id for i in range(4)]
+    search = [(names[0], 9.0), (names[1], 8.9), (names[2], 8.8), (names[3], 1.0)]
+    scored = [(names[1], 7.0), (names[0], -7.0), (names[2], -8.0), (names[3], -9.0)]
+
+    class Listed:
+        def __init__(self, name, hits):
+            self.name, self.hits = name, hits
+
+        def run(self, suite, split):
+            return {query: self.hits for query in suite.texts(split)}
+
+        def facts(self):
+            return {}
+
+    def fused(prior):
+        both = retrieval_systems.Fusion(
+            "both", "reranker", "search", method, "dev", "nDCG@10", prior=prior, list_depth=2,
+            reranked=2,
+        )  # fmt: skip
+        both._tuned = lambda suite: prior  # no development queries here
+        systems = [Listed("search", search), Listed("reranker", scored), both]
+        suite = evaluation_suite.EvaluationSuite(corpus, systems, 4)
+        assert both.facts()["reranked"] == 2
+        return [name for name, _ in next(iter(suite.run("both", "test").values()))]
+
+    if method == "linear":
+        assert fused(0.9) == [names[1], names[0], *names[2:]]
+        assert fused(0.1) == names
+    else:
+        assert fused(0.5)[2:] == names[2:]
+    with pytest.raises(ValueError, match="reranked: expected at least 1 or None, found 0"):
+        retrieval_systems.Fusion.check_arguments("both", 0.5, 2, "nDCG@10", 0)
+
+
 def test_few_queries_move_a_weight_little():
     assert fusion.shrink(1.0, 0, 0.2) == 0.2
     assert fusion.shrink(1.0, 25, 0.2) == pytest.approx(0.6)

@@ -30,6 +30,17 @@ def test_another_split_is_refused(suite):
         suite.run("mine", "dev")
 
 
+def test_development_queries_are_read_from_a_second_folder(tmp_path):
+    corpus = helpers.write_corpus(tmp_path / "corpus")
+    for split, run in {"test": RUN, "dev": {"q2": [("p1", 3.0)]}}.items():
+        (tmp_path / split).mkdir()
+        ranking.write_run(tmp_path / split / "mine.trec", run, "mine")
+    given = GivenRun("mine", str(tmp_path / "test"), str(tmp_path / "dev"))
+    suite = EvaluationSuite(corpus, [given], 2)
+    assert suite.run("mine", "dev") == {"q2": [("p1", 3.0)], "q3": []}
+    assert suite.run("mine", "test") == {"q0": RUN["q0"][:2], "q1": []}
+
+
 def test_pseudo_queries_are_refused(suite):
     suite.changed = {"p0": suite.passages.passage(0)}
     with pytest.raises(ValueError, match="cannot answer pseudo-queries"):
