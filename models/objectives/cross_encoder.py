@@ -66,6 +66,12 @@ class CrossEncoder(Objective):
         # Not a sum with `separators`: before a run nobody knows it, and any number may be assumed.
         second = int(separators == 2)
         _require_fit(config, vocabulary, query_length + passage_length - 1 + second)
+        if query_length + passage_length - 1 + second > pair.length:
+            raise ValueError(
+                f"CrossEncoder: a query of {query_length} tokens and a passage of {passage_length} "
+                f"make pairs of up to {query_length + passage_length - 1 + second}, found rows of "
+                f"{pair.length} (PAIR_LENGTH): shorten the texts, or lengthen the rows"
+            )
         _require_groups(pair, queries, group_size, keep)
         if r_drop and not (config.dropout or config.attention_dropout):
             raise ValueError(

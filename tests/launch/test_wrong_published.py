@@ -107,6 +107,19 @@ def test_vectors_of_tokens_have_the_size_of_the_folders_head(place):
     assert "HERE/encoder/colbert_linear.pt, found 64" in found
 
 
+@pytest.mark.parametrize("name", ["finetune_reranker", "finetune_reranker_dense"])
+def test_a_tokenizer_that_pads_makes_a_reranker(name, place):
+    """Its pairs are long because they are padded, not because many [SEP] are in them."""
+    padding = {"strategy": {"Fixed": 32}, "direction": "Right", "pad_to_multiple_of": None}
+    padding |= {"pad_id": 0, "pad_type_id": 0, "pad_token": "[PAD]"}
+    edited(place / "encoder/tokenizer.json", padding=padding)
+    lengths = ["QUERY_LENGTH=12", "PASSAGE_LENGTH=20", "PAIR_LENGTH=32", "RETRIEVER={}/encoder"]
+    settings = lengths if name.endswith("dense") else lengths[:-1]
+    assert refused(place, "LICENCE=mit", *settings, name=name) == ""
+    found = refused(place, "LICENCE=mit", *settings, "PAIR_LENGTH=30", name=name)
+    assert "pairs of up to 31, found rows of 30 (PAIR_LENGTH)" in found
+
+
 def test_a_problem_of_many_stages_is_one(place):
     """What the whole program prints."""
     family(place)
