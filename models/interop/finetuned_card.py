@@ -71,7 +71,11 @@ def card(facts: Facts) -> str:
         *_short(facts),
         "## How to use it",
         finetuned_usage.text(
-            facts.contract, facts.max_tokens, _shortest(facts), facts.token_vector_size
+            facts.contract,
+            facts.max_tokens,
+            _shortest(facts),
+            facts.token_vector_size,
+            None if facts.verdict.weighed is None else facts.verdict.weighed.weight,
         ),
         "## How it was made",
         *_made(facts),
@@ -85,11 +89,9 @@ def metadata(facts: Facts) -> dict[str, Any]:
     """The fields of the card that the Hub reads."""
     verdict = facts.verdict
     places = [(facts.data, verdict.systems), *((n, o.systems) for n, o in verdict.others.items())]
-    results = [
-        _result(name, systems[verdict.system])
-        for name, systems in places
-        if verdict.system in systems
-    ]
+    # Of the model alone, which is what the Hub lists.
+    alone = verdict.system if verdict.weighed is None else verdict.weighed.first
+    results = [_result(name, systems[alone]) for name, systems in places if alone in systems]
     fields = {
         "language": facts.published.get("language"),
         **facts.licence,
@@ -165,6 +167,14 @@ def _results(facts: Facts) -> Iterable[str]:
 
 def _names(facts: Facts) -> str:
     verdict = facts.verdict
+    if facts.reranker and verdict.weighed is not None:
+        one, rest = verdict.weighed, round(1 - verdict.weighed.weight, 4)
+        hits = "hits" if one.hits is None else f"{one.hits} best hits"
+        return (
+            f"`{one.first}` is the {hits} of `{one.second}` in the order of this model. "
+            f"`{verdict.system}` adds {one.weight:g} of this model's score and {rest:g} of that of "
+            f"`{one.second}`, each scaled to 0 to 1 over these hits, as the code below does."
+        )
     if facts.reranker:
         return f"`{verdict.system}` is the hits of `{verdict.baseline}` in the order of this model."
     return f"The base is called `{verdict.baseline}`, this model `{verdict.system}`."

@@ -20,6 +20,21 @@ model = CrossEncoder("path/to/this/folder")
 scores = model.predict([("a query", "a passage"), ("a query", "another passage")])
 ranking = model.rank("a query", ["a passage", "another passage"])
 ```"""
+_WEIGHED = """### With the scores of the search
+
+```python
+import numpy as np
+
+
+def scaled(scores):
+    low, high = np.min(scores), np.max(scores)
+    return (np.asarray(scores) - low) / (high - low) if high > low else np.ones(len(scores))
+
+
+def order(query, passages, search_scores):  # places of the passages, the best first
+    found = scaled(model.predict([(query, passage) for passage in passages]))
+    return np.argsort(-({weight:g} * found + {rest:g} * scaled(search_scores)), kind="stable")
+```"""
 
 
 def text(
@@ -27,6 +42,7 @@ def text(
     max_tokens: int,
     dimensions: int | None = None,
     token_vector_size: int | None = None,
+    weight: float | None = None,
 ) -> str:
     """Markdown with the ways to use a retriever or a re-ranker.
 
@@ -35,9 +51,12 @@ def text(
         max_tokens: at which sentence-transformers cuts a text, or a pair of texts.
         dimensions: to which vectors can be truncated, where the model was trained for it.
         token_vector_size: of the vectors of tokens that the model also has; None: it has none.
+        weight: of a re-ranker's score next to that of the search; None: it was not chosen.
     """
     if export_checks.is_reranker(contract):
-        return _CROSS_ENCODER
+        if weight is None:
+            return _CROSS_ENCODER
+        return f"{_CROSS_ENCODER}\n\n{_WEIGHED.format(weight=weight, rest=round(1 - weight, 4))}"
     shorter = min(contract.query_length, contract.passage_length) < max_tokens
     return "\n\n".join(
         [

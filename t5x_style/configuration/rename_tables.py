@@ -293,6 +293,7 @@ ADDED: Mapping[str, str] = {
     "evaluator.RetrievalEvaluator.kind": "'dense'",
     "systems.Bm25.analyzer": "None",
     "systems.Fusion.reranked": "None",
+    "optim.fine_tuning_rate.factor": "1.0",
     "given_run.GivenRun.development": "None",
     "pair_steps.epoch_steps.of_thousands": "2.0",
     "beir.gold_ids.also": "[]",

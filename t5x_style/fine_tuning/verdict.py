@@ -26,7 +26,7 @@ from t5x_style.retrieval import beir_collection
 
 # The jobs of this module. Raise `version` when the same settings and inputs give other outputs.
 JOBS = {
-    "verdict": {"name": "verdict", "version": 4, "outputs": ["page", "verdict"], "check": "check"}
+    "verdict": {"name": "verdict", "version": 5, "outputs": ["page", "verdict"], "check": "check"}
 }
 LEAST_QUERIES = 200  # with fewer, a difference of two systems is hardly ever significant
 LEAST_GROUPS = 50  # resampling fewer gives intervals that are too narrow
@@ -73,8 +73,10 @@ def verdict(
     "others": {collection: {"queries", "passages", "systems", "difference", "low", "high"}},
     "others_not_measured": true where other collections could have been measured and none was given,
     "interpolation": share or null, "suspects": report.json of `suspects` or null, "data": {"name",
-    "sha256"}}; where short vectors were measured, "short": as "others", by their length; and,
-    where test queries ask for passages of which the model may not read all, "long": {"tokens",
+    "sha256"}}; where short vectors were measured, "short": as "others", by their length; where
+    `tuned` adds the scores of two systems, "weighed": {"first", "second", "weight" of the first,
+    "hits" of a query that are put in order or null, "queries" that it was chosen on}; and, where
+    test queries ask for passages of which the model may not read all, "long": {"tokens",
     "passages", "parts": {"long" | "whole": as in "parts"}}.
 
     Args:
@@ -119,6 +121,8 @@ def verdict(
         "interpolation": _read(interpolation)["share"] if interpolation else None,
         "suspects": _read(suspects) if suspects else None,
     }
+    if weighed := _weighed(results["facts"].get(tuned, {})):
+        found["weighed"] = weighed
     if short:
         found["short"] = compared(short, "verdict.short")
     if long_passages is not None and corpus is not None:
@@ -169,6 +173,24 @@ def record(
         "interpolation": None,
         "suspects": None,
         "data": {"name": data["path"], "sha256": data["sha256"]},
+    }
+
+
+def _weighed(facts: Report) -> dict[str, Any]:
+    """Entry of verdict.json on a system that adds the scores of two; {} for another.
+
+    Args:
+      facts: of the system, as `retrieval_systems.Fusion` writes them.
+    """
+    if facts.get("weight_of_first") is None:
+        return {}
+    first, second = facts["of"]
+    return {
+        "first": first,
+        "second": second,
+        "weight": facts["weight_of_first"],
+        "hits": facts.get("reranked"),
+        "queries": facts["queries"],
     }
 
 

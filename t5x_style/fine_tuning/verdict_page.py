@@ -33,6 +33,7 @@ def page(verdict: Report, collection: Report) -> str:
         _meaning(verdict) + _warning(verdict),
         "",
         *_systems(verdict),
+        *_weighed(verdict),
         *_folds(verdict),
         *_parts(verdict, verdict["parts"], _TRAINED),
         *_long(verdict),
@@ -68,6 +69,22 @@ def _systems(verdict: Report) -> list[str]:
         f"{counts['test']} to judge it, over {verdict['passages']:,} passages.",
         "",
         *_table(["system", metric], rows),
+    ]
+
+
+def _weighed(verdict: Report) -> list[str]:
+    """What the tuned system is, where it adds the scores of two."""
+    found = verdict.get("weighed")
+    if not found:
+        return []
+    first, second, share = found["first"], found["second"], found["weight"]
+    hits = "all hits" if found["hits"] is None else f"the {found['hits']} best hits of `{second}`"
+    return [
+        f"`{verdict['system']}` puts {hits} in order by {share:.0%} of the score of `{first}` and "
+        f"{1 - share:.0%} of that of `{second}`, each scaled to 0 to 1 over these hits. The share "
+        f"was chosen on {found['queries']} development queries. `{first}` alone is a row of the "
+        "table.",
+        "",
     ]
 
 

@@ -66,6 +66,22 @@ class Elsewhere:
 
 
 @dataclasses.dataclass(frozen=True)
+class Weighed:
+    """A system that adds the scores of two, each query's scaled to [0, 1].
+
+    Attributes:
+      first, second: names of the two; a re-ranker, and the search whose hits it scores.
+      weight: of the first; 1 - weight is that of the second.
+      hits: of a query that are scaled and put in order; None: all that either lists.
+    """
+
+    first: str
+    second: str
+    weight: float
+    hits: int | None
+
+
+@dataclasses.dataclass(frozen=True)
 class Verdict:
     """Content of verdict.json.
 
@@ -85,6 +101,7 @@ class Verdict:
         measured it.
       interpolation: share of the tuned weights, the rest being the original ones; None: all.
       data: what was read, `name` and `sha256`.
+      weighed: what `system` adds, if it is a sum of scores; None: it is none.
     """
 
     line: str
@@ -101,6 +118,7 @@ class Verdict:
     short: Mapping[str, Elsewhere]
     interpolation: float | None
     data: Mapping[str, str]
+    weighed: Weighed | None = None
 
     @property
     def is_worse(self) -> bool:
@@ -166,6 +184,7 @@ def _read(fields: Mapping[str, Any]) -> Verdict:
         short=_elsewhere(fields.get("short", {})),
         interpolation=fields["interpolation"],
         data={name: str(value) for name, value in fields["data"].items() if value is not None},
+        weighed=_weighed(fields.get("weighed")),
     )
 
 
@@ -173,6 +192,13 @@ def _difference(fields: Mapping[str, Any]) -> Estimate | None:
     if fields["difference"] is None:
         return None
     return Estimate(float(fields["difference"]), fields["low"], fields["high"])
+
+
+def _weighed(found: Mapping[str, Any] | None) -> Weighed | None:
+    if not found:
+        return None
+    hits = None if found["hits"] is None else int(found["hits"])
+    return Weighed(str(found["first"]), str(found["second"]), float(found["weight"]), hits)
 
 
 def _elsewhere(found: Mapping[str, Mapping[str, Any]]) -> dict[str, Elsewhere]:

@@ -221,14 +221,17 @@ def _matches(patterns: tuple[str, ...], path: str) -> bool:
     return any(re.search(pattern, path) for pattern in patterns)
 
 
-def fine_tuning_rate(config: EncoderConfig, rate: float | None = None) -> float:
+def fine_tuning_rate(
+    config: EncoderConfig, rate: float | None = None, factor: float = 1.0
+) -> float:
     """A learning rate that suits the fine-tuning of an encoder: the wider it is, the lower.
 
     Args:
       config: of the encoder.
       rate: at the peak, used unchanged; None: by the width.
+      factor: of the rate by width, for another task than a retriever's.
     """
     if rate is not None:
         return rate
     rates = (found for width, found in _FINE_TUNING_RATES.items() if config.hidden <= width)
-    return next(rates, _LARGE_RATE)
+    return factor * next(rates, _LARGE_RATE)
