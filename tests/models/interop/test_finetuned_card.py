@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from models.interop import collection_files, finetuned_card, front_matter, licences
+from t5x_style.interfaces import verdict_record
 from t5x_style.interfaces.contract import Contract
 from t5x_style.interfaces.verdict_record import Verdict, VerdictError
 from tests.kits import published_folders as folders
@@ -135,6 +136,36 @@ def test_the_card_of_a_reranker(facts):
     assert "model = CrossEncoder(" in text and "model.rank(" in text
     assert "SentenceTransformer(" not in text and "pooler" not in text and "vectors" not in text
     assert "before they were joined" in text and "worse than the order that it changes" in text
+
+
+def test_the_card_of_a_reranker_next_to_the_search(facts):
+    """What the Hub lists is the model alone; the text says how to add the search's scores."""
+    contract = dataclasses.replace(CONTRACT, similarity="score")
+    systems = {
+        "bm25": {"nDCG@10": verdict_record.Estimate(0.85)},
+        "reranker": {"nDCG@10": verdict_record.Estimate(0.84)},
+        "both": {"nDCG@10": verdict_record.Estimate(0.87)},
+    }
+    verdict = dataclasses.replace(
+        facts.verdict, system="both", baseline="bm25", systems=systems, others={},
+        weighed=verdict_record.Weighed("reranker", "bm25", 0.5909, 10),
+    )  # fmt: skip
+    changed = dataclasses.replace(facts, contract=contract, verdict=verdict)
+    fields, text = parts(finetuned_card.card(changed))
+    (listed,) = fields["model-index"][0]["results"]
+    assert [one["value"] for one in listed["metrics"]] == [0.84]
+    assert "`reranker` is the 10 best hits of `bm25` in the order of this model." in text
+    assert "adds 0.5909 of this model's score and 0.4091 of that of `bm25`" in text
+    code = re.search(r"```python\n(import numpy.*?)```", text, re.DOTALL).group(1)
+
+    class Model:
+        def predict(self, pairs):
+            return [{"a": 1.0, "b": 3.0, "c": 2.0}[passage] for _, passage in pairs]
+
+    names = {"model": Model()}
+    exec(code, names)  # noqa: S102: what the card tells a reader to run
+    assert names["order"]("q", ["a", "b", "c"], [9.0, 8.0, 1.0]).tolist() == [1, 0, 2]
+    assert names["order"]("q", ["b"], [9.0]).tolist() == [0]
 
 
 def test_the_files_with_what_they_hold(facts):

@@ -78,6 +78,26 @@ def test_each_verdict(tmp_path, tuned, untouched, expected, capsys):
     assert "- a note" in page and "| untouched | " in page
 
 
+def test_what_a_sum_of_two_scores_adds_is_on_the_page(tmp_path):
+    given = inputs(tmp_path, HIGH, LOW)
+    report = json.loads((tmp_path / "metrics.json").read_text())
+    facts = {"of": ["reranker", "untouched"], "weight_of_first": 0.5909, "reranked": 10}
+    report["facts"] = {"finetuned": {**facts, "method": "linear", "queries": 250}}
+    write(tmp_path, "metrics.json", report)
+    outputs = verdict.verdict(**given)
+    found = verdict_record.Verdict.load(tmp_path / outputs["verdict"])
+    assert found.weighed == verdict_record.Weighed("reranker", "untouched", 0.5909, 10)
+    page = (tmp_path / outputs["page"]).read_text()
+    assert (
+        "`finetuned` puts the 10 best hits of `untouched` in order by 59% of the score of "
+        "`reranker` and 41% of that of `untouched`" in page
+    )
+    assert "chosen on 250 development queries" in page
+    _, plain = judged(tmp_path / "plain", HIGH, LOW)
+    assert "in order by" not in plain
+    assert verdict_record.Verdict.load(tmp_path / "plain/verdict.json").weighed is None
+
+
 def test_few_queries_give_intervals_and_no_verdict(tmp_path):
     found, page = judged(tmp_path / "dev", HIGH, LOW, dev=199)
     assert found["verdict"] == "no verdict" and found["low"] > 0
