@@ -163,7 +163,7 @@ def test_the_card_of_a_reranker_next_to_the_search(facts):
             return [{"a": 1.0, "b": 3.0, "c": 2.0}[passage] for _, passage in pairs]
 
     names = {"model": Model()}
-    exec(code, names)  # noqa: S102: what the card tells a reader to run
+    exec(code, names)  # noqa: S102 - what the card tells a reader to run
     assert names["order"]("q", ["a", "b", "c"], [9.0, 8.0, 1.0]).tolist() == [1, 0, 2]
     assert names["order"]("q", ["b"], [9.0]).tolist() == [0]
 
