@@ -3,11 +3,11 @@
     python -m launch.finetune --model=path/to/encoder --data=path/to/data --run_dir=runs/mine
 
 `--model` is a sentence-transformers folder on disk, for `--kind=reranker` of transformers as well:
-then it learns to put BM25's hits in order, and the verdict is on that order. `--data` is queries
-with passages that answer them, in any layout of docs/training_data.md: a folder in BEIR's layout,
-pairs, triplets or scored pairs as csv, jsonl, parquet or a `datasets` folder, FlagEmbedding's or
-Tevatron's jsonl. A folder with `corpus.jsonl` alone is text without queries: the encoder learns
-from crops of it, and there is no verdict.
+then it learns to put BM25's hits in order, and the verdict is on their order by the scores of both.
+`--data` is queries with passages that answer them, in any layout of docs/training_data.md: a folder
+in BEIR's layout, pairs, triplets or scored pairs as csv, jsonl, parquet or a `datasets` folder,
+FlagEmbedding's or Tevatron's jsonl. A folder with `corpus.jsonl` alone is text without queries: the
+encoder learns from crops of it, and there is no verdict.
 
 What is asked for chooses the recipe:
 

@@ -99,9 +99,16 @@ def pool(run_dir: Path, count: int, repeats: int = 1) -> dict[str, Any]:
         for repeat, each in enumerate(rounds)
         for fold in each
     ]
+    found |= _weighed(folds)
     verdict.write(run_dir, found, data)
     (run_dir / "verdict.md").rename(run_dir / "summary.md")
     return found
+
+
+def _weighed(folds: Sequence["Fold"]) -> dict[str, Any]:
+    """As in verdict.json of the folds, with the weights of all; {} if nothing is added."""
+    each = [fold.verdict["weighed"] for fold in folds if fold.verdict.get("weighed")]
+    return {"weighed": each[0] | {"weight": [one["weight"] for one in each]}} if each else {}
 
 
 def _require_rounds(rounds: Sequence[Sequence[Fold]]) -> None:

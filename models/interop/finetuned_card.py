@@ -75,7 +75,7 @@ def card(facts: Facts) -> str:
             facts.max_tokens,
             _shortest(facts),
             facts.token_vector_size,
-            None if facts.verdict.weighed is None else facts.verdict.weighed.weight,
+            facts.verdict.weighed,
         ),
         "## How it was made",
         *_made(facts),
@@ -125,7 +125,7 @@ def _first_line(verdict: verdict_lib.Verdict) -> str:
     if not verdict.is_worse:
         return f"**{_plain(verdict.line)}**"
     return (
-        f"**This model is worse than `{verdict.baseline}`, and was exported because "
+        f"**`{verdict.system}` is worse than `{verdict.baseline}`, and was exported because "
         f"{verdict_lib.FORCE} asked for it. {_plain(verdict.line)}**"
     )
 
@@ -174,10 +174,22 @@ def _names(facts: Facts) -> str:
             f"`{one.first}` is the {hits} of `{one.second}` in the order of this model. "
             f"`{verdict.system}` adds {one.weight:g} of this model's score and {rest:g} of that of "
             f"`{one.second}`, each scaled to 0 to 1 over these hits, as the code below does."
+            + _alone(verdict, one)
         )
     if facts.reranker:
         return f"`{verdict.system}` is the hits of `{verdict.baseline}` in the order of this model."
     return f"The base is called `{verdict.baseline}`, this model `{verdict.system}`."
+
+
+def _alone(verdict: verdict_lib.Verdict, weighed: verdict_lib.Weighed) -> str:
+    """A warning where the model alone is worse than the search."""
+    one, other = (verdict.systems[name][verdict.metric] for name in (weighed.first, weighed.second))
+    if one.value >= other.value:
+        return ""
+    return (
+        f" **Alone, this model puts the hits in a worse order than `{weighed.second}` "
+        f"({verdict.metric} {one.value:.3f}, {other.value:.3f}): use it with those scores.**"
+    )
 
 
 def _table(systems: Mapping[str, verdict_lib.Metrics]) -> str:

@@ -2,6 +2,7 @@
 
 from models.interop import export_checks, model_cards
 from t5x_style.interfaces.contract import Contract
+from t5x_style.interfaces.verdict_record import Weighed
 
 # How transformers' output becomes a vector, by pooling.
 _POOLED = {
@@ -20,21 +21,6 @@ model = CrossEncoder("path/to/this/folder")
 scores = model.predict([("a query", "a passage"), ("a query", "another passage")])
 ranking = model.rank("a query", ["a passage", "another passage"])
 ```"""
-_WEIGHED = """### With the scores of the search
-
-```python
-import numpy as np
-
-
-def scaled(scores):
-    low, high = np.min(scores), np.max(scores)
-    return (np.asarray(scores) - low) / (high - low) if high > low else np.ones(len(scores))
-
-
-def order(query, passages, search_scores):  # places of the passages, the best first
-    found = scaled(model.predict([(query, passage) for passage in passages]))
-    return np.argsort(-({weight:g} * found + {rest:g} * scaled(search_scores)), kind="stable")
-```"""
 
 
 def text(
@@ -42,7 +28,7 @@ def text(
     max_tokens: int,
     dimensions: int | None = None,
     token_vector_size: int | None = None,
-    weight: float | None = None,
+    weighed: Weighed | None = None,
 ) -> str:
     """Markdown with the ways to use a retriever or a re-ranker.
 
@@ -51,12 +37,10 @@ def text(
         max_tokens: at which sentence-transformers cuts a text, or a pair of texts.
         dimensions: to which vectors can be truncated, where the model was trained for it.
         token_vector_size: of the vectors of tokens that the model also has; None: it has none.
-        weight: of a re-ranker's score next to that of the search; None: it was not chosen.
+        weighed: how a re-ranker's scores are added to those of a search; None: they are not.
     """
     if export_checks.is_reranker(contract):
-        if weight is None:
-            return _CROSS_ENCODER
-        return f"{_CROSS_ENCODER}\n\n{_WEIGHED.format(weight=weight, rest=round(1 - weight, 4))}"
+        return "\n\n".join([_CROSS_ENCODER, *_with_search(weighed)])
     shorter = min(contract.query_length, contract.passage_length) < max_tokens
     return "\n\n".join(
         [
@@ -70,6 +54,34 @@ def text(
             '```\nkennel search --run=RUN_DIR "a question"\n```',
         ]
     )
+
+
+def _with_search(weighed: Weighed | None) -> list[str]:
+    """How to add a re-ranker's scores to those of the search whose hits it has."""
+    if weighed is None:
+        return []
+    hits = "hits" if weighed.hits is None else f"{weighed.hits} best hits"
+    return [
+        "### With the scores of the search",
+        f"The shares were chosen for the {hits} of Kennel's `{weighed.second}`; with another "
+        "search, or more hits, choose others.",
+        f"""```python
+import numpy as np
+
+
+def scaled(scores):
+    low, high = np.min(scores), np.max(scores)
+    return (np.asarray(scores) - low) / (high - low) if high > low else np.ones(len(scores))
+
+
+def order(query, passages, search_scores):  # places of a query's {hits}, the best first
+    if not passages:
+        return np.array([], int)
+    found = scaled(model.predict([(query, passage) for passage in passages]))
+    total = {weighed.weight:g} * found + {round(1 - weighed.weight, 4):g} * scaled(search_scores)
+    return np.argsort(-total, kind="stable")
+```""",
+    ]
 
 
 def _sentence_transformers(contract: Contract, cut: int | None, dimensions: int | None) -> str:

@@ -204,7 +204,7 @@ class BertLayout(published_layout.PublishedLayout):
             vocab_multiple=options.vocab_multiple,
             position_offset=offset,
             embedding_size=None if width == fields["hidden_size"] else width,
-            # None is the family's own; ELECTRA's cannot be seen where its tables are wide.
+            # None is the default of the family, but of an ELECTRA whose tables are wide.
             pair_activation="gelu" if electra and width == fields["hidden_size"] else None,
         )
 

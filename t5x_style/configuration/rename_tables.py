@@ -266,6 +266,7 @@ ADDED: Mapping[str, str] = {
     "export.export.verdict": "None",
     "verdict.verdict.long_passages": "None",
     "verdict.verdict.measured": "None",
+    "verdict.verdict.systems": "None",
     "verdict.verdict.corpus": "None",
     "export.export.force": "False",
     "export.export.hybrid": "None",

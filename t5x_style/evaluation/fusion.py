@@ -43,15 +43,15 @@ def head(run: Run, count: int) -> Run:
     return {query: hits[:count] for query, hits in run.items()}
 
 
-def followed(ordered: Run, by: Run, depth: int) -> Run:
-    """Each query's hits, and after them those of `by` that are not among them, in their order.
+def with_rest(ordered: Run, every: Run, depth: int) -> Run:
+    """Each query's hits, and after them those of `every` that are not among them, in their order.
 
     Scores of the latter fall from below the last one: those of two systems cannot be compared.
     """
     found = {}
     for query, hits in ordered.items():
         listed, below = {name for name, _ in hits}, (hits[-1][1] if hits else 0.0) - 1
-        rest = [name for name, _ in by.get(query, []) if name not in listed]
+        rest = [name for name, _ in every.get(query, []) if name not in listed]
         found[query] = [*hits, *((name, below - place) for place, name in enumerate(rest))][:depth]
     return found
 

@@ -230,7 +230,7 @@ class Reranker:
         (scores,) = self._model.score_parts(self._texts, [sides], len(pairs))
         given = iter(scores.tolist())
         ordered = {query: self._ordered(hits, given) for query, hits in first.items()}
-        return fusion.followed(ordered, first, suite.depth)
+        return fusion.with_rest(ordered, first, suite.depth)
 
     def _ordered(
         self, hits: list[tuple[str, float]], given: Iterator[float]
@@ -293,8 +293,11 @@ class Fusion:
     ) -> None:
         """Raises ValueError, MetricError for settings that no systems would make right."""
         ranking.measure(metric)
-        if reranked is not None and reranked < 1:
-            raise ValueError(f"{name}: reranked: expected at least 1 or None, found {reranked}")
+        if reranked is not None and not 1 <= reranked <= list_depth:
+            raise ValueError(
+                f"{name}: reranked: expected from 1 to list_depth, {list_depth}, or None, found "
+                f"{reranked}"
+            )
         if not 0 <= prior <= 1 or list_depth < 1:
             raise ValueError(
                 f"{name}: expected a prior in [0, 1] and a list_depth of at least 1, found {prior} "
@@ -310,7 +313,7 @@ class Fusion:
             fused = self._weighted(pair, suite, split)
         if self._reranked is None:
             return fused
-        return fusion.followed(fused, suite.run(self._pair[1], split), suite.depth)
+        return fusion.with_rest(fused, suite.run(self._pair[1], split), suite.depth)
 
     def _runs(self, suite: EvaluationSuite, split: str) -> tuple[Run, Run]:
         """Of both systems, what is combined of them."""

@@ -64,6 +64,7 @@ def verdict(
     long_passages: LongTexts | None = None,
     corpus: str | None = None,
     measured: Sequence[str] | None = None,
+    systems: Sequence[str] | None = None,
 ) -> dict[str, str]:
     """Writes verdict.json and verdict.md, and prints the verdict.
 
@@ -75,9 +76,9 @@ def verdict(
     "interpolation": share or null, "suspects": report.json of `suspects` or null, "data": {"name",
     "sha256"}}; where short vectors were measured, "short": as "others", by their length; where
     `tuned` adds the scores of two systems, "weighed": {"first", "second", "weight" of the first,
-    "hits" of a query that are put in order or null, "queries" that it was chosen on}; and, where
-    test queries ask for passages of which the model may not read all, "long": {"tokens",
-    "passages", "parts": {"long" | "whole": as in "parts"}}.
+    "hits" of a query that are put in order or null, "queries" that it was chosen on, and
+    "tuned_on", their split}; and, where test queries ask for passages of which the model may not
+    read all, "long": {"tokens", "passages", "parts": {"long" | "whole": as in "parts"}}.
 
     Args:
       evaluation, per_query: metrics.json and per_query.json of an evaluation that has `original`
@@ -96,6 +97,7 @@ def verdict(
       long_passages: those that the model may not have read to their end; None: nobody asked.
       corpus: folder of the labelled collection, for the judgements; needed with `long_passages`.
       measured: metrics that the evaluation will have, for `check`; None: not known before it.
+      systems: names that `tuned` may be, for `check`; None: not known before the evaluation.
 
     Returns:
       {"verdict": verdict.json, "page": verdict.md}.
@@ -104,7 +106,7 @@ def verdict(
       ValueError: the evaluation lacks a system or the metric, or has another baseline;
         `long_passages` comes without `corpus`.
     """
-    check(metric, measured)
+    check(metric, measured, tuned, systems)
     if long_passages is not None and corpus is None:
         raise ValueError("verdict.corpus: expected a folder, which long_passages needs")
     results, data = _read(evaluation), _read(collection)
@@ -191,6 +193,7 @@ def _weighed(facts: Report) -> dict[str, Any]:
         "weight": facts["weight_of_first"],
         "hits": facts.get("reranked"),
         "queries": facts["queries"],
+        "tuned_on": facts["tuned_on"],
     }
 
 
@@ -201,13 +204,20 @@ def write(folder: Path, found: Report, data: Report) -> None:
     print(found["line"], flush=True)
 
 
-def check(metric: str, measured: Sequence[str] | None) -> None:
+def check(
+    metric: str,
+    measured: Sequence[str] | None,
+    tuned: str,
+    systems: Sequence[str] | None = None,
+) -> None:
     """Check arguments before `verdict` runs.
 
     Raises:
       MetricError: an unknown metric.
-      ValueError: a metric that the evaluation will not have.
+      ValueError: a metric or a system that the evaluation will not have.
     """
+    if systems is not None and tuned not in systems:
+        raise ValueError(f"verdict.tuned: expected one of {list(systems)}, found {tuned!r}")
     ranking.measure(metric)
     if measured is not None and metric not in measured:
         raise ValueError(

@@ -77,15 +77,39 @@ def _weighed(verdict: Report) -> list[str]:
     found = verdict.get("weighed")
     if not found:
         return []
-    first, second, share = found["first"], found["second"], found["weight"]
+    first, second = found["first"], found["second"]
     hits = "all hits" if found["hits"] is None else f"the {found['hits']} best hits of `{second}`"
     return [
-        f"`{verdict['system']}` puts {hits} in order by {share:.0%} of the score of `{first}` and "
-        f"{1 - share:.0%} of that of `{second}`, each scaled to 0 to 1 over these hits. The share "
-        f"was chosen on {found['queries']} development queries. `{first}` alone is a row of the "
-        "table.",
+        f"`{verdict['system']}` puts {hits} in order by the scores of `{first}` and `{second}`, "
+        f"each scaled to 0 to 1 over these hits: {_share(verdict)}." + _alone(verdict),
         "",
     ]
+
+
+def _share(verdict: Report) -> str:
+    """How much of each score is taken, and how that was chosen."""
+    found = verdict["weighed"]
+    shares = found["weight"] if isinstance(found["weight"], list) else [found["weight"]]
+    low, high = min(shares), max(shares)
+    amount = f"{low:.0%}" if low == high else f"{low:.0%} to {high:.0%}"
+    split = "development" if found["tuned_on"] == "dev" else found["tuned_on"]
+    each = " in each fold" if len(shares) > 1 else ""
+    return (
+        f"{amount} is the share of `{found['first']}`, the best one on {found['queries']} {split} "
+        f"queries{each}, moved towards a default where these are few"
+    )
+
+
+def _alone(verdict: Report) -> str:
+    """A warning where the first of two that are added is worse alone."""
+    found, metric = verdict["weighed"], verdict["metric"]
+    one, other = (verdict["systems"][found[name]][metric]["value"] for name in ("first", "second"))
+    if one >= other:
+        return ""
+    return (
+        f" **Alone, `{found['first']}` is below `{found['second']}` ({metric} {one:.4f}, "
+        f"{other:.4f}): use it with the scores of `{found['second']}`.**"
+    )
 
 
 def _folds(verdict: Report) -> list[str]:

@@ -91,8 +91,8 @@ class Verdict:
       metric: that decided, such as 'nDCG@10'.
       difference: of `system` from `baseline` in that metric, paired; None without test queries.
       p: of that difference; None without test queries.
-      system, baseline: names of the tuned encoder and the untouched one; or of a re-ranker and of
-        the order that it changes.
+      system, baseline: names of the tuned encoder and the untouched one; or of an order by a
+        re-ranker's scores, perhaps `weighed`, and of the order that it changes.
       queries: split -> how many queries it has.
       passages: of the collection.
       systems: system -> its metrics on the test queries.
@@ -101,7 +101,7 @@ class Verdict:
         measured it.
       interpolation: share of the tuned weights, the rest being the original ones; None: all.
       data: what was read, `name` and `sha256`.
-      weighed: what `system` adds, if it is a sum of scores; None: it is none.
+      weighed: what `system` adds; None: it is no sum of scores.
     """
 
     line: str

@@ -51,6 +51,12 @@ class Situation:
         return next(fusions, None)
 
     @property
+    def partner(self) -> str | None:
+        """What the fusion combines with the retriever; None if it combines others."""
+        of = self.results.get("facts", {}).get(self.fusion, {}).get("of", ())
+        return next((one for one in of if one != self.retriever and self.retriever in of), None)
+
+    @property
     def lexical(self) -> str | None:
         """The system that matches words; None if there is none."""
         facts = self.results.get("facts", {})
@@ -102,12 +108,13 @@ def meaning(situation: Situation) -> list[str]:
     pairs = [
         (situation.retriever, situation.lexical),
         (situation.retriever, situation.bag),
-        (situation.fusion, situation.lexical),
+        (situation.retriever, situation.partner),
+        (situation.fusion, situation.partner),
         (situation.fusion, situation.retriever),
     ]
     said = [
         _pair(str(one), str(other), situation.metric, test)
-        for one, other in pairs
+        for one, other in dict.fromkeys(pairs)
         if one != other and (test := situation.test(one, other)) is not None
     ]
     return [*said, *_recall(situation)]
@@ -187,16 +194,16 @@ def _ship(situation: Situation) -> Iterator[str]:
 
 
 def _fuse(situation: Situation) -> Iterator[str]:
-    """Whether to serve the fusion, where it was tested against the system that matches words."""
-    against = situation.test(situation.fusion, situation.lexical)
+    """Whether to serve the fusion, where it was tested against the retriever's partner in it."""
+    against = situation.test(situation.fusion, situation.partner)
     if against is None or against.get("low") is None:
         return
     retriever = situation.test(situation.fusion, situation.retriever)
     if against["low"] <= 0:
         yield (
             f"`{situation.fusion}` adds nothing that these queries can show over "
-            f"`{situation.lexical}`; `{situation.lexical}` alone is cheaper until the dense system "
-            "is better."
+            f"`{situation.partner}`; `{situation.partner}` alone is cheaper until "
+            f"`{situation.retriever}` is better."
         )
     elif retriever is None or retriever.get("low", 1.0) > 0:
         yield (

@@ -74,6 +74,7 @@ def test_a_reranker(run: Run) -> None:
     assert begins_with_a_verdict(folder / "summary.md")
     card = (folder / "export/cross_encoder/README.md").read_text(encoding="utf-8")
     assert "pipeline_tag: text-ranking" in card and "kind=reranker" in card
+    assert "### With the scores of the search" in card
 
 
 def test_a_reranker_over_a_retriever(place: Path, run: Run) -> None:
@@ -81,7 +82,8 @@ def test_a_reranker_over_a_retriever(place: Path, run: Run) -> None:
     folder = run("dense", *flags, settings=[*RERANKER, "LEAKS=drop"])
     assert begins_with_a_verdict(folder / "summary.md")
     found = json.loads((folder / "verdict/verdict.json").read_text(encoding="utf-8"))
-    assert (found["system"], found["baseline"]) == ("reranker", "retriever")
+    assert (found["system"], found["baseline"]) == ("reranker_and_search", "retriever")
+    assert (found["weighed"]["first"], found["weighed"]["second"]) == ("reranker", "retriever")
 
 
 def test_a_judge_of_negatives(run: Run) -> None:

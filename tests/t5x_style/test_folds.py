@@ -76,6 +76,18 @@ def test_folds_with_few_development_queries_have_a_verdict(tmp_path, capsys):
     assert found["line"] in capsys.readouterr().out
 
 
+def test_the_shares_of_two_added_scores_are_those_of_the_folds(tmp_path):
+    for number, weight in enumerate((0.4, 0.6)):
+        path = finished(tmp_path, number, 0.05) / "verdict/verdict.json"
+        added = {"first": "finetuned", "second": "untouched", "weight": weight, "hits": 10}
+        added |= {"queries": 50, "tuned_on": "dev"}
+        write(path, json.loads(path.read_text()) | {"weighed": added})
+    assert folds.main([str(tmp_path), "--folds=2"]) == 0
+    page = (tmp_path / "summary.md").read_text()
+    assert "40% to 60% is the share of `finetuned`, the best one on 50 development" in page
+    assert "queries in each fold" in page
+
+
 def test_repeats_count_the_mean_of_each_query(tmp_path):
     """A query whose two models differ counts once: the interval is that of the queries."""
     (tmp_path / "repeat_1").mkdir()

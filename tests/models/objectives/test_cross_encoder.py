@@ -120,11 +120,14 @@ def test_token_types_count_where_the_encoder_has_them() -> None:
         ({"keep": 2, "pair": GroupShape(8, 44, 3)}, "needs a separate row"),
         ({"r_drop": True}, "two passes without dropout are the same"),
         ({"passage_length": 40}, "pairs of up to 45, found .* max_positions 24"),
+        ({"pair": GroupShape(16, 13, 1)}, "pairs of up to 14, found rows of 13 "),
+        ({"separators": 2, "pair": GroupShape(16, 14, 1)}, "pairs of up to 15, found rows of 14 "),
     ],
 )
 def test_sizes_that_do_not_fit(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         objective(**changes)
+    objective(pair=GroupShape(16, 14, 1))
 
 
 WORDS = np.arange(5, 17)

@@ -65,51 +65,75 @@ def test_linear_fusion_equals_its_definition():
 
 def test_hits_of_another_run_follow_once_each():
     ordered = {"q": [("y", 0.9), ("x", 0.2)], "none": []}
-    by = {"q": [("x", 9.0), ("y", 8.0), ("z", 7.0), ("v", 6.0)], "none": [("x", 3.0)]}
-    assert fusion.followed(ordered, by, 3) == {
+    every = {"q": [("x", 9.0), ("y", 8.0), ("z", 7.0), ("v", 6.0)], "none": [("x", 3.0)]}
+    assert fusion.with_rest(ordered, every, 3) == {
         "q": [("y", 0.9), ("x", 0.2), ("z", -0.8)],
         "none": [("x", -1.0)],
     }
-    assert fusion.head(by, 2) == {"q": [("x", 9.0), ("y", 8.0)], "none": [("x", 3.0)]}
+    assert fusion.head(every, 2) == {"q": [("x", 9.0), ("y", 8.0)], "none": [("x", 3.0)]}
 
 
-@pytest.mark.parametrize("method", ["linear", "reciprocal_rank"])
-def test_a_reranker_is_weighed_on_the_hits_that_it_puts_in_order(tmp_path, method):
-    """Of four hits of a search, a re-ranker scores two; the others stay where they are."""
+class Listed:
+    """A system whose hits are given, by query."""
+
+    def __init__(self, name, hits):
+        self.name, self.hits = name, hits
+
+    def run(self, suite, split):
+        return {query: self.hits.get(query, []) for query in suite.texts(split)}
+
+    def facts(self):
+        return {}
+
+
+SEARCH = {
+    # Of development queries the re-ranker is right, on the two hits that it puts in order; what it
+    # says of the others would speak against it.
+    "q2": [("p0", 9.0), ("p4", 8.9), ("p1", 8.8), ("p3", 1.0)],
+    "q3": [("p0", 9.0), ("p2", 8.9), ("p1", 8.8), ("p3", 1.0)],
+    "q0": [("p1", 9.0), ("p0", 8.9), ("p2", 8.8), ("p3", 1.0)],
+}
+SCORED = {
+    "q2": [("p4", 7.0), ("p0", -7.0), ("p1", -1e4), ("p3", -2e4)],
+    "q3": [("p2", 7.0), ("p0", -7.0), ("p1", -1e4), ("p3", -2e4)],
+    "q0": [("p0", 7.0), ("p1", -7.0), ("p2", -8.0), ("p3", -9.0)],
+}
+
+
+def reranked(corpus, method="linear", scored=SCORED, **more):
+    both = retrieval_systems.Fusion(
+        "both", "reranker", "search", method, "dev", "nDCG@10", prior=0.5, list_depth=2,
+        **{"reranked": 2, **more},
+    )  # fmt: skip
+    systems = [Listed("search", SEARCH), Listed("reranker", scored), both]
+    return both, evaluation_suite.EvaluationSuite(corpus, systems, 4)
+
+
+def test_a_reranker_is_weighed_on_the_hits_that_it_puts_in_order(tmp_path):
     corpus = helpers.write_corpus(tmp_path / "corpus")
-    passages = evaluation_suite.Passages(corpus)
-    names = [passages.passage(i).id for i in range(4)]
-    search = [(names[0], 9.0), (names[1], 8.9), (names[2], 8.8), (names[3], 1.0)]
-    scored = [(names[1], 7.0), (names[0], -7.0), (names[2], -8.0), (names[3], -9.0)]
+    both, suite = reranked(corpus)
+    run = suite.run("both", "test")
+    assert [name for name, _ in run["q0"]] == ["p0", "p1", "p2", "p3"]
+    assert run["q1"] == []  # nothing was found
+    facts = both.facts()
+    assert (facts["reranked"], facts["queries"], facts["tuned_on"]) == (2, 2, "dev")
+    assert facts["best_there"] == 0.55  # of those above one half, the nearest to it
+    agreeing = {query: list(zip([n for n, _ in hits], (9, 8, 7, 6), strict=True))
+                for query, hits in SEARCH.items()}  # fmt: skip
+    both, suite = reranked(corpus, scored=agreeing)
+    assert [name for name, _ in suite.run("both", "test")["q0"]] == ["p1", "p0", "p2", "p3"]
+    assert both.facts()["best_there"] == 0.5  # no share is better than another
 
-    class Listed:
-        def __init__(self, name, hits):
-            self.name, self.hits = name, hits
 
-        def run(self, suite, split):
-            return {query: self.hits for query in suite.texts(split)}
+def test_ranks_of_a_reranker_are_fused_on_the_hits_that_it_puts_in_order(tmp_path):
+    _, suite = reranked(helpers.write_corpus(tmp_path / "corpus"), "reciprocal_rank")
+    assert [name for name, _ in suite.run("both", "test")["q0"]][2:] == ["p2", "p3"]
 
-        def facts(self):
-            return {}
 
-    def fused(prior):
-        both = retrieval_systems.Fusion(
-            "both", "reranker", "search", method, "dev", "nDCG@10", prior=prior, list_depth=2,
-            reranked=2,
-        )  # fmt: skip
-        both._tuned = lambda suite: prior  # no development queries here
-        systems = [Listed("search", search), Listed("reranker", scored), both]
-        suite = evaluation_suite.EvaluationSuite(corpus, systems, 4)
-        assert both.facts()["reranked"] == 2
-        return [name for name, _ in next(iter(suite.run("both", "test").values()))]
-
-    if method == "linear":
-        assert fused(0.9) == [names[1], names[0], *names[2:]]
-        assert fused(0.1) == names
-    else:
-        assert fused(0.5)[2:] == names[2:]
-    with pytest.raises(ValueError, match="reranked: expected at least 1 or None, found 0"):
-        retrieval_systems.Fusion.check_arguments("both", 0.5, 2, "nDCG@10", 0)
+@pytest.mark.parametrize("count", [0, 3])
+def test_hits_that_no_list_has_are_not_put_in_order(tmp_path, count):
+    with pytest.raises(ValueError, match=f"reranked: expected .*, found {count}"):
+        reranked(helpers.write_corpus(tmp_path / "corpus"), reranked=count)
 
 
 def test_few_queries_move_a_weight_little():

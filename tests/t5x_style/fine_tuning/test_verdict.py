@@ -82,17 +82,24 @@ def test_what_a_sum_of_two_scores_adds_is_on_the_page(tmp_path):
     given = inputs(tmp_path, HIGH, LOW)
     report = json.loads((tmp_path / "metrics.json").read_text())
     facts = {"of": ["reranker", "untouched"], "weight_of_first": 0.5909, "reranked": 10}
-    report["facts"] = {"finetuned": {**facts, "method": "linear", "queries": 250}}
+    facts |= {"method": "linear", "queries": 250, "tuned_on": "dev"}
+    report["facts"] = {"finetuned": facts}
+    report["systems"]["reranker"] = report["systems"]["untouched"]
     write(tmp_path, "metrics.json", report)
     outputs = verdict.verdict(**given)
     found = verdict_record.Verdict.load(tmp_path / outputs["verdict"])
     assert found.weighed == verdict_record.Weighed("reranker", "untouched", 0.5909, 10)
     page = (tmp_path / outputs["page"]).read_text()
     assert (
-        "`finetuned` puts the 10 best hits of `untouched` in order by 59% of the score of "
-        "`reranker` and 41% of that of `untouched`" in page
+        "`finetuned` puts the 10 best hits of `untouched` in order by the scores of `reranker` and "
+        "`untouched`, each scaled to 0 to 1 over these hits: 59% is the share of `reranker`, the "
+        "best one on 250 development queries" in page
     )
-    assert "chosen on 250 development queries" in page
+    assert "Alone" not in page
+    report["systems"]["reranker"] = {"nDCG@10": {"value": 0.1, "low": 0.0, "high": 0.2}}
+    write(tmp_path, "metrics.json", report)
+    page = (tmp_path / verdict.verdict(**given)["page"]).read_text()
+    assert "**Alone, `reranker` is below `untouched` (nDCG@10 0.1000, 0.3000)" in page
     _, plain = judged(tmp_path / "plain", HIGH, LOW)
     assert "in order by" not in plain
     assert verdict_record.Verdict.load(tmp_path / "plain/verdict.json").weighed is None
@@ -224,12 +231,15 @@ def test_the_page_says_that_nobody_measured_other_collections(tmp_path):
     assert "other collections" not in page
 
 
-def test_a_metric_that_is_not_measured_is_refused_early():
-    verdict.check("nDCG@20", None)
+def test_a_metric_or_system_that_is_not_measured_is_refused_early():
+    verdict.check("nDCG@20", None, "finetuned")
+    verdict.check("nDCG@20", None, "reranker", ["reranker"])
+    with pytest.raises(ValueError, match=r"tuned: expected one of \['reranker'\], found 'fusion'"):
+        verdict.check("nDCG@20", None, "fusion", ["reranker"])
     with pytest.raises(
         ValueError, match=r"found 'nDCG@20'. Add it .* METRICS=.\['MRR@10', 'nDCG@20"
     ):
-        verdict.check("nDCG@20", ["MRR@10"])
+        verdict.check("nDCG@20", ["MRR@10"], "finetuned")
 
 
 def test_shorter_vectors_are_on_the_page(tmp_path):
