@@ -16,7 +16,7 @@ from models.interop import (
 from t5x_style.interfaces.encoder import TokenEncoderConfig
 
 # Read from a small file: a recipe's check calls it before the first stage (`preflight.trial`).
-READ_EARLY = ("token_vector_size",)
+READ_EARLY = ("token_vector_size", "fresh_head_factor")
 
 
 def config_from_hf(
@@ -110,6 +110,17 @@ def token_vector_size(folder: str, fresh: int, override: int | None = None) -> i
             "fresh head of another size, take a copy of the folder without this file."
         )
     return len(weight)
+
+
+def fresh_head_factor(folder: str, factor: float) -> float:
+    """`factor` where a re-ranker that begins with a published folder has a fresh head, else 1.
+
+    Args:
+        folder: of an encoder, or of a re-ranker, whose head is trained already.
+        factor: of the learning rate, with a fresh head.
+    """
+    made = read_fields(folder).get("architectures") or ()
+    return 1.0 if any("ForSequenceClassification" in str(one) for one in made) else factor
 
 
 def config_to_hf(config: Any, pad: int, architecture: str) -> dict[str, Any]:

@@ -62,6 +62,14 @@ def test_config_json_there_and_back(tmp_path: Path, family: str) -> None:
     assert hf_config.config_from_hf(str(tmp_path), "float32", "none", 32) == CONFIGS[family]
 
 
+def test_only_a_fresh_head_wants_a_higher_rate(tmp_path: Path) -> None:
+    for made, factor in ((None, 3.0), (["BertModel"], 3.0), (["BertForMaskedLM"], 3.0)):
+        configured(tmp_path, architectures=made)
+        assert hf_config.fresh_head_factor(str(tmp_path), 3.0) == factor
+    configured(tmp_path, architectures=["BertForSequenceClassification"])
+    assert hf_config.fresh_head_factor(str(tmp_path), 3.0) == 1.0
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
