@@ -76,9 +76,8 @@ def verdict(
     "interpolation": share or null, "suspects": report.json of `suspects` or null, "data": {"name",
     "sha256"}}; where short vectors were measured, "short": as "others", by their length; where
     `tuned` adds the scores of two systems, "weighed": {"first", "second", "weight" of the first,
-    "hits" of a query that are put in order or null, "queries" that it was chosen on, and
-    "tuned_on", their split}; and, where test queries ask for passages of which the model may not
-    read all, "long": {"tokens", "passages", "parts": {"long" | "whole": as in "parts"}}.
+    "hits" or null, "queries", and "tuned_on", their split}; where the model may not read all of a
+    test query's passage, "long": {"tokens", "passages", "parts": {"long" | "whole": as above}}.
 
     Args:
       evaluation, per_query: metrics.json and per_query.json of an evaluation that has `original`
@@ -92,12 +91,11 @@ def verdict(
       others: scores.json of `forgetting` of both systems, by their names; {}: nothing can be
         measured elsewhere.
       short: scores.json of `evaluate_short_vectors` of both systems, in the same way.
-      samples: of the bootstrap.
-      seed: of the bootstrap.
+      samples, seed: of the bootstrap.
       long_passages: those that the model may not have read to their end; None: nobody asked.
       corpus: folder of the labelled collection, for the judgements; needed with `long_passages`.
       measured: metrics that the evaluation will have, for `check`; None: not known before it.
-      systems: names that `tuned` may be, for `check`; None: not known before the evaluation.
+      systems: names that `tuned` may be, in the same way.
 
     Returns:
       {"verdict": verdict.json, "page": verdict.md}.
@@ -123,8 +121,6 @@ def verdict(
         "interpolation": _read(interpolation)["share"] if interpolation else None,
         "suspects": _read(suspects) if suspects else None,
     }
-    if weighed := _weighed(results["facts"].get(tuned, {})):
-        found["weighed"] = weighed
     if short:
         found["short"] = compared(short, "verdict.short")
     if long_passages is not None and corpus is not None:
@@ -175,6 +171,7 @@ def record(
         "interpolation": None,
         "suspects": None,
         "data": {"name": data["path"], "sha256": data["sha256"]},
+        **_weighed(results.get("facts", {}).get(tuned, {})),
     }
 
 
@@ -187,14 +184,9 @@ def _weighed(facts: Report) -> dict[str, Any]:
     if facts.get("weight_of_first") is None:
         return {}
     first, second = facts["of"]
-    return {
-        "first": first,
-        "second": second,
-        "weight": facts["weight_of_first"],
-        "hits": facts.get("reranked"),
-        "queries": facts["queries"],
-        "tuned_on": facts["tuned_on"],
-    }
+    found = {"first": first, "second": second, "weight": facts["weight_of_first"]}
+    found |= {"hits": facts.get("reranked")}
+    return {"weighed": found | {name: facts[name] for name in ("queries", "tuned_on")}}
 
 
 def write(folder: Path, found: Report, data: Report) -> None:
