@@ -106,9 +106,12 @@ def pool(run_dir: Path, count: int, repeats: int = 1) -> dict[str, Any]:
 
 
 def _weighed(folds: Sequence["Fold"]) -> dict[str, Any]:
-    """As in verdict.json of the folds, with the weights of all; {} if nothing is added."""
+    """As in verdict.json of a fold, with the mean `weight`, and `weights` of all; {} if no sum."""
     each = [fold.verdict["weighed"] for fold in folds if fold.verdict.get("weighed")]
-    return {"weighed": each[0] | {"weight": [one["weight"] for one in each]}} if each else {}
+    if not each:
+        return {}
+    weights = [one["weight"] for one in each]
+    return {"weighed": each[0] | {"weight": sum(weights) / len(weights), "weights": weights}}
 
 
 def _require_rounds(rounds: Sequence[Sequence[Fold]]) -> None:

@@ -118,6 +118,9 @@ def fresh_head_factor(folder: str, factor: float) -> float:
     Args:
         folder: of an encoder, or of a re-ranker, whose head is trained already.
         factor: of the learning rate, with a fresh head.
+
+    Raises:
+        FileNotFoundError, ValueError: as `config_from_hf`.
     """
     made = read_fields(folder).get("architectures") or ()
     return 1.0 if any("ForSequenceClassification" in str(one) for one in made) else factor

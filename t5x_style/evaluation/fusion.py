@@ -39,7 +39,7 @@ def linear(one: Run, other: Run, weight: float, depth: int) -> Run:
 
 
 def head(run: Run, count: int) -> Run:
-    """The first `count` hits of each query."""
+    """The first `count` hits of each query, which come best first."""
     return {query: hits[:count] for query, hits in run.items()}
 
 

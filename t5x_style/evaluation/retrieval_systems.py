@@ -235,8 +235,8 @@ class Reranker:
     def _ordered(
         self, hits: list[tuple[str, float]], given: Iterator[float]
     ) -> list[tuple[str, float]]:
-        head = [(passage, next(given)) for passage, _ in hits[: self._reranked]]
-        return sorted(head, key=lambda hit: -hit[1])  # stable: ties as before
+        scored = [(passage, next(given)) for passage, _ in hits[: self._reranked]]
+        return sorted(scored, key=lambda hit: -hit[1])  # stable: ties as before
 
     def facts(self) -> dict[str, Any]:
         """As `System.facts`."""

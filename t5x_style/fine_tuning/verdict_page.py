@@ -89,7 +89,7 @@ def _weighed(verdict: Report) -> list[str]:
 def _share(verdict: Report) -> str:
     """How much of each score is taken, and how that was chosen."""
     found = verdict["weighed"]
-    shares = found["weight"] if isinstance(found["weight"], list) else [found["weight"]]
+    shares = found.get("weights", [found["weight"]])
     low, high = min(shares), max(shares)
     amount = f"{low:.0%}" if low == high else f"{low:.0%} to {high:.0%}"
     split = "development" if found["tuned_on"] == "dev" else found["tuned_on"]

@@ -229,7 +229,7 @@ def fine_tuning_rate(
     Args:
       config: of the encoder.
       rate: at the peak, used unchanged; None: by the width.
-      factor: of the rate by width, for another task than a retriever's.
+      factor: times the rate by width; above 1 where a head is fresh.
     """
     if rate is not None:
         return rate

@@ -86,6 +86,8 @@ def test_the_shares_of_two_added_scores_are_those_of_the_folds(tmp_path):
     page = (tmp_path / "summary.md").read_text()
     assert "40% to 60% is the share of `finetuned`, the best one on 50 development" in page
     assert "queries in each fold" in page
+    found = json.loads((tmp_path / "verdict.json").read_text())["weighed"]
+    assert found["weight"] == pytest.approx(0.5) and found["weights"] == [0.4, 0.6]
 
 
 def test_repeats_count_the_mean_of_each_query(tmp_path):

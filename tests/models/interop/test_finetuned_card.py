@@ -146,6 +146,19 @@ def test_the_card_of_a_reranker(facts):
     assert "before they were joined" in text and "worse than the order that it changes" in text
 
 
+def order_of(text, scores):
+    """The function `order` of a card, run with a model that gives a passage its score."""
+    code = re.search(r"```python\n(import numpy.*?)```", text, re.DOTALL).group(1)
+
+    class Model:
+        def predict(self, pairs):
+            return [scores[passage] for _, passage in pairs]
+
+    names = {"model": Model()}
+    exec(code, names)  # noqa: S102 - the code is the card's own
+    return names["order"]
+
+
 def test_the_card_of_a_reranker_next_to_the_search(facts):
     """What the Hub lists is the model alone; the text says how to add the search's scores."""
     contract = dataclasses.replace(CONTRACT, similarity="score")
@@ -165,17 +178,10 @@ def test_the_card_of_a_reranker_next_to_the_search(facts):
     assert "`reranker` is the 10 best hits of `bm25` in the order of this model." in text
     assert "adds 0.5909 of this model's score and 0.4091 of that of `bm25`" in text
     assert "than `bm25` (nDCG@10 0.840, 0.850): use it with those scores.**" in text
-    code = re.search(r"```python\n(import numpy.*?)```", text, re.DOTALL).group(1)
-
-    class Model:
-        def predict(self, pairs):
-            return [{"a": 1.0, "b": 3.0, "c": 2.0}[passage] for _, passage in pairs]
-
-    names = {"model": Model()}
-    exec(code, names)  # noqa: S102 - what the card tells a reader to run
-    assert names["order"]("q", ["a", "b", "c"], [9.0, 8.0, 1.0]).tolist() == [1, 0, 2]
-    assert names["order"]("q", ["b"], [9.0]).tolist() == [0]
-    assert names["order"]("q", [], []).tolist() == []
+    order = order_of(text, {"a": 1.0, "b": 3.0, "c": 2.0})
+    assert order("q", ["a", "b", "c"], [9.0, 8.0, 1.0]).tolist() == [1, 0, 2]
+    assert order("q", ["b"], [9.0]).tolist() == [0]
+    assert order("q", [], []).tolist() == []
     systems["reranker"] = systems["both"]
     assert "Alone, this model" not in finetuned_card.card(changed)
     forced = dataclasses.replace(changed, verdict=dataclasses.replace(verdict, verdict="worse"))
@@ -186,23 +192,15 @@ def test_the_code_on_the_card_of_a_reranker_orders_as_the_evaluation(facts):
     one = verdict_record.Weighed("reranker", "bm25", 0.35, 10)
     contract = dataclasses.replace(CONTRACT, similarity="score")
     text = finetuned_usage.text(contract, 64, weighed=one)
-    code = re.search(r"```python\n(import numpy.*?)```", text, re.DOTALL).group(1)
     generator = np.random.default_rng(0)
     passages = [f"p{n}" for n in range(10)]
     for _ in range(5):
         scores = dict(zip(passages, generator.normal(size=10), strict=True))
         found = np.sort(generator.normal(size=10))[::-1]
-
-        class Model:
-            def predict(self, pairs, scores=scores):
-                return [scores[passage] for _, passage in pairs]
-
-        names = {"model": Model()}
-        exec(code, names)  # noqa: S102 - what the card tells a reader to run
         mine = sorted(scores.items(), key=lambda hit: -hit[1])
         search = list(zip(passages, found.tolist(), strict=True))
         fused = fusion.linear({"q": mine}, {"q": search}, 0.35, 10)["q"]
-        order = names["order"]("q", passages, found)
+        order = order_of(text, scores)("q", passages, found)
         assert [passages[place] for place in order] == [name for name, _ in fused]
 
 
