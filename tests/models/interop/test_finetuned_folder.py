@@ -271,7 +271,7 @@ def test_worse_is_not_exported_unless_forced(plain, tmp_path, capsys):
     assert outputs["encoder"] == "encoder" and not (tmp_path / "forced" / NOTICE).exists()
     card = (tmp_path / "forced" / outputs["card"]).read_text()
     first = card.split("---\n", 2)[2].strip().splitlines()[0]
-    assert first.startswith("**This model is worse than `untouched`, and was exported")
+    assert first.startswith("**`finetuned` is worse than `untouched`, and was exported")
 
 
 @pytest.mark.parametrize("word", ["better", "no difference", "no verdict"])

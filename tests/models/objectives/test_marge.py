@@ -312,7 +312,8 @@ def test_more_beams_find_what_is_likelier(model):
         write(model, evidence, decoding.GenerationConfig(8, n, length_penalty=0.0)).scores[0, 0]
         for n in (1, 4)
     ]
-    assert scores[1] >= scores[0]
+    # where both found the same text, its score differs by the rounding of another batch's sums
+    assert scores[1] >= scores[0] or scores[1] == pytest.approx(scores[0], rel=1e-6)
 
 
 def test_what_is_drawn_has_the_shares_that_the_network_says():
