@@ -21,7 +21,7 @@ export TF_CPP_MIN_LOG_LEVEL ?= 2
 .PHONY: help install interop run speedrun smoke test test-all test-clients check format clean
 
 help:
-	@echo "make run       install, then run the main job into runs/quickstart (about 7 minutes)"
+	@echo "make run       install, then run the main job into runs/quickstart (about 9 minutes)"
 	@echo "make test      install, then run the tests"
 	@echo "make test-all  the tests that take minutes, too"
 	@echo "make test-clients  the page in Chromium, and the server with the clients of others"

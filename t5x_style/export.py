@@ -271,7 +271,9 @@ def bundle(options: argparse.Namespace, flags: gin_checks.Flags) -> int:
         with bundles.changing(target):
             if not options.discard_changes:  # others may have changed it meanwhile
                 bundles.require_unchanged(target)
-            made = bundling.publish(target, run.name, *parts, origin=origin, curves=curves)
+            made = bundling.publish(
+                *(target, run.name, *parts), origin=origin, curves=curves, fusion=found.fusion
+            )
     print(f"{made}: {len(found.passages):,} passages; next: kennel serve {target}")
     return 0
 

@@ -1,5 +1,6 @@
 """What routes that search have in common: checks of a query, its encoding, and hits for replies."""
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,8 +16,8 @@ async def encoded_query(
 ) -> tuple[Tokens, Encoded]:
     """A query's tokens, and what the model makes of it as `kinds`; `field` is for errors."""
     tokens = await session.tokenize(field, QUERY, [query])
-    (encoded,) = await session.encode(QUERY, tokens, kinds)
-    return tokens[0], encoded
+    (encoded,) = await session.encode(QUERY, tokens, kinds) if kinds else [Encoded()]
+    return tokens[0], dataclasses.replace(encoded, text=query)
 
 
 def mode_of(session: Session, mode: str | None) -> str:

@@ -275,6 +275,7 @@ ADDED: Mapping[str, str] = {
     "finetuned_folder.finetuned_folder.kind": "'retriever'",
     "finetuned_folder.finetuned_folder.hybrid": "None",
     "finetuned_folder.finetuned_folder.interpolation": "None",
+    "search.Searcher.fusion": "None",
     "text_search.TextSearch.hybrid": "None",
     "evaluate.evaluate.published": "None",
     "answered_passages.evaluate_answered.published": "None",

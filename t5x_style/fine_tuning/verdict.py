@@ -26,7 +26,7 @@ from t5x_style.retrieval import beir_collection
 
 # The jobs of this module. Raise `version` when the same settings and inputs give other outputs.
 JOBS = {
-    "verdict": {"name": "verdict", "version": 5, "outputs": ["page", "verdict"], "check": "check"}
+    "verdict": {"name": "verdict", "version": 6, "outputs": ["page", "verdict"], "check": "check"}
 }
 LEAST_QUERIES = 200  # with fewer, a difference of two systems is hardly ever significant
 LEAST_GROUPS = 50  # resampling fewer gives intervals that are too narrow

@@ -7,6 +7,7 @@ from typing import Any
 Report = Mapping[str, Any]
 MANY_SUSPECTS = 0.1  # of all pairs
 SHOWN, LETTERS = 3, 100  # suspect pairs, and letters of each text
+BM25, ONE_VECTOR = "bm25", ("finetuned",)  # names of systems: recipes/finetune.gin
 
 _TRAINED = {"shared": "is also that of a training query", "apart": "is in no training query"}
 _MEANING = {  # of {system}, the tuned one, and {baseline}
@@ -34,6 +35,7 @@ def page(verdict: Report, collection: Report) -> str:
         "",
         *_systems(verdict),
         *_weighed(verdict),
+        *_words(verdict),
         *_folds(verdict),
         *_parts(verdict, verdict["parts"], _TRAINED),
         *_long(verdict),
@@ -110,6 +112,23 @@ def _alone(verdict: Report) -> str:
         f" **Alone, `{found['first']}` is below `{found['second']}` ({metric} {one:.4f}, "
         f"{other:.4f}): use it with the scores of `{found['second']}`.**"
     )
+
+
+def _words(verdict: Report) -> list[str]:
+    """A warning where matching words alone is better than one vector."""
+    systems, metric = verdict["systems"], verdict["metric"]
+    if BM25 not in systems or verdict["system"] not in ONE_VECTOR:
+        return []
+    words, tuned = (systems[name][metric]["value"] for name in (BM25, verdict["system"]))
+    if words <= tuned:
+        return []
+    return [
+        f"**`{BM25}` alone finds more than `{verdict['system']}`** ({metric} {words:.4f}, "
+        f"{tuned:.4f}), as where queries repeat words of their passages. Search with both "
+        "together, as `kennel search` does, or train weights of words and vectors of tokens, too: "
+        "`--kind=m3`.",
+        "",
+    ]
 
 
 def _folds(verdict: Report) -> list[str]:

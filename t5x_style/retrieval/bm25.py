@@ -4,8 +4,11 @@ Lucene's variant with k1 = 0.9 and b = 0.4 (Pyserini's values); by default Porte
 stop words.
 """
 
+import collections
 import logging
 from collections.abc import Iterable, Sequence
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -19,30 +22,43 @@ K1 = 0.9
 B = 0.4
 
 
-class Bm25Index:
+class Bm25Search:
     """Text queries, results as of `index.Index`; a passage that shares no stem is no hit."""
 
     recall = 1.0
 
-    def __init__(self, texts: Iterable[str], ids: Sequence[str], analyzer: Analyzer | None = None):
+    def __init__(self, found: Any, ids: Sequence[str], analyzer: Analyzer):
         """Args:
-        texts: one for each passage.
+        found: the library's index of the passages.
         ids: their ids.
-        analyzer: makes words of texts and queries; that of English by default.
+        analyzer: makes words of queries, as it made those of the passages.
         """
-        startup.tolerate_absent_tpu()
-        import bm25s  # it runs a JAX operation on import, so not before a distributed start
-
-        logging.getLogger("bm25s").setLevel(logging.WARNING)  # it sets itself to DEBUG
         self.ids = list(ids)
-        self._words = LanguageAnalyzer("en") if analyzer is None else analyzer
-        self._stems = self._words(texts)
-        if len(self._stems) != len(self.ids):
-            raise ValueError(f"expected {len(self.ids)} texts, found {len(self._stems)}")
-        if not any(self._stems):
-            raise ValueError("expected at least one passage with a word in it, found none")
-        self._bm25: Any = bm25s.BM25(method="lucene", k1=K1, b=B)
-        self._bm25.index(self._stems, show_progress=False)
+        self._bm25, self._words = found, analyzer
+
+    @classmethod
+    def load(cls, folder: Path, ids: Sequence[str], analyzer: Analyzer) -> "Bm25Search":
+        """What `save` wrote.
+
+        Args:
+          folder: of `save`.
+          ids: of the passages.
+          analyzer: that made their words.
+
+        Raises:
+          ValueError: files are missing or damaged, or are of another number of passages.
+        """
+        try:
+            found = _library().BM25.load(folder)
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ValueError(f"{folder}: expected BM25 of passages: {error}") from error
+        if (count := found.scores["num_docs"]) != len(ids):
+            raise ValueError(f"{folder}: expected BM25 of {len(ids)} passages, found {count}")
+        return cls(found, ids, analyzer)
+
+    def save(self, folder: Path) -> None:
+        """Writes arrays and JSON, into a folder that is made."""
+        self._bm25.save(folder)
 
     def search(self, queries: Sequence[str], k: int) -> tuple[np.ndarray, np.ndarray]:
         """Scores [Q, k] float32 and rows [Q, k] int32; ties by row, NO_ROW past the last hit."""
@@ -59,9 +75,11 @@ class Bm25Index:
         """The score of every passage, [N] float32; 0 where no stem is shared."""
         return self._score(self._words([query])[0])
 
-    def stems(self, row: int) -> frozenset[str]:
-        """The distinct stems of a passage."""
-        return frozenset(self._stems[row])
+    def parts(self, query: str, row: int) -> list[tuple[str, int, float]]:
+        """What a passage's score is the sum of: stem, times in the query, and score of one."""
+        counts = collections.Counter(self._words([query])[0])
+        parts = [(stem, count, float(self._score([stem])[row])) for stem, count in counts.items()]
+        return [part for part in parts if part[2] > 0]
 
     def _score(self, stems: list[str]) -> np.ndarray:
         known = self._bm25.get_tokens_ids(stems)
@@ -69,6 +87,38 @@ class Bm25Index:
             return np.zeros(len(self.ids), np.float32)
         scores: np.ndarray = self._bm25.get_scores_from_ids(known)
         return scores
+
+
+class Bm25Index(Bm25Search):
+    """A `Bm25Search` that is made of texts, and knows their stems."""
+
+    def __init__(self, texts: Iterable[str], ids: Sequence[str], analyzer: Analyzer | None = None):
+        """Args:
+        texts: one for each passage.
+        ids: their ids.
+        analyzer: makes words of texts and queries; that of English by default.
+        """
+        words = LanguageAnalyzer("en") if analyzer is None else analyzer
+        self._stems = words(texts)
+        if len(self._stems) != len(ids):
+            raise ValueError(f"expected {len(ids)} texts, found {len(self._stems)}")
+        if not any(self._stems):
+            raise ValueError("expected at least one passage with a word in it, found none")
+        found = _library().BM25(method="lucene", k1=K1, b=B)
+        found.index(self._stems, show_progress=False)
+        super().__init__(found, ids, words)
+
+    def stems(self, row: int) -> frozenset[str]:
+        """The distinct stems of a passage."""
+        return frozenset(self._stems[row])
+
+
+def _library() -> ModuleType:
+    startup.tolerate_absent_tpu()
+    import bm25s  # it runs a JAX operation on import, so not before a distributed start
+
+    logging.getLogger("bm25s").setLevel(logging.WARNING)  # it sets itself to DEBUG
+    return bm25s
 
 
 def best(scores: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:

@@ -30,17 +30,25 @@ class UnsupportedCpu(index_lib.UnsupportedMachine):
 
 
 class ScannIndex:
-    """Implements `index.SavableIndex`. Made by `Scann`."""
+    """Implements `index.SavableIndex`. Made by `Scann`.
+
+    Attributes:
+      passages: the vectors that are inside, perhaps on disk.
+    """
 
     kind = DENSE
 
-    def __init__(self, searcher: Any, record: index_lib.IndexRecord, reorder: int):
+    def __init__(
+        self, searcher: Any, record: index_lib.IndexRecord, reorder: int, passages: Vectors
+    ):
         """Args:
         searcher: of ScaNN.
         record: of the index.
         reorder: see `Scann`.
+        passages: see there.
         """
         self._searcher = searcher
+        self.passages = passages
         self._reorder = reorder
         self.ids = list(record.ids)
         self.contract = record.contract
@@ -91,7 +99,7 @@ class Scann(index_lib.IndexType):
     def build(self, passages: Vectors, record: index_lib.IndexRecord) -> ScannIndex:
         """As `index.IndexType.build`; all vectors are read into memory."""
         searcher = _train(np.ascontiguousarray(passages[:]), self)
-        return ScannIndex(searcher, record, self.reorder)
+        return ScannIndex(searcher, record, self.reorder, passages)
 
     def load(self, folder: Path, record: index_lib.IndexRecord) -> ScannIndex:
         """As `index.IndexType.load`; a folder that carries a pickle counts as damaged."""
@@ -105,7 +113,7 @@ class Scann(index_lib.IndexType):
                 f"{folder}: expected as many ids as vectors, found {len(record.ids)} and "
                 f"{searcher.size()}"
             )
-        return ScannIndex(searcher, record, self.reorder)
+        return ScannIndex(searcher, record, self.reorder, self.stored_passages(folder))
 
     def stored_passages(self, folder: Path) -> Vectors:
         """As `index.IndexType.stored_passages`."""

@@ -12,6 +12,8 @@
                       representations/   of the passages, by kind (`retrieval.representation_files`)
                       indexes/dense/     of many passages, a published ScaNN index, if it runs and
                                          finds enough; every vector is compared without it
+                      indexes/bm25/      and fusion.json, where an evaluation chose how BM25's
+                                         scores are added (`retrieval.lexical.bm25_fusion`)
 
 A version appears whole or not at all (`retrieval.versioned_folder`). Opening one compares every
 file with its hash, refuses files without one, and takes nothing from outside of its folder.
@@ -35,8 +37,11 @@ from t5x_style.interfaces.representation import DENSE, KINDS, Representation
 from t5x_style.retrieval import published_index, representation_files, versioned_folder
 from t5x_style.retrieval.beir_collection import Passage
 from t5x_style.retrieval.encoding import Embeddings
+from t5x_style.retrieval.lexical import bm25_fusion
+from t5x_style.retrieval.lexical.bm25_fusion import Fusion
 from t5x_style.retrieval.scann_index import Scann
 from t5x_style.serving import programs, saved_model, text_tokens, training_curves
+from t5x_style.serving.service import BM25
 from t5x_style.serving.training_curves import Curves
 from t5x_style.storage import file_locks
 
@@ -70,6 +75,7 @@ class Content:
       origin: says what the bundle was made of; versions that follow keep it. '' where unknown.
       curves: of the trainings; versions that follow keep them. None where unknown.
       changes: how many updates of its passages it has since it was made of a run.
+      fusion: how BM25's scores are added to those of the model; None: there is no BM25.
     """
 
     name: str
@@ -82,6 +88,7 @@ class Content:
     origin: str = ""
     curves: Curves | None = None
     changes: int = 0
+    fusion: Fusion | None = None
 
 
 def publish(
@@ -132,6 +139,10 @@ def publish(
             representation_files.write(made / REPRESENTATIONS, kind, representation)
         if DENSE in content.representations and len(ids) > exact_below:
             _publish_index(made / INDEXES / DENSE, content, ids, exact_below)
+        if content.fusion is not None:
+            content.fusion.save(made)
+            texts = [passage.content for passage in content.passages]
+            bm25_fusion.over(texts, ids, content.fusion).words.save(made / INDEXES / BM25)
         training_curves.write(made, content.curves)
         (made / CARD).write_text(_card(facts, content.contract), encoding="utf-8")
     return versioned_folder.current(folder)

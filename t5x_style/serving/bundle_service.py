@@ -1,5 +1,6 @@
 """An open version of a bundle: what answers requests."""
 
+import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
@@ -20,9 +21,17 @@ from t5x_style.interfaces.representation import (
     Representation,
     function_name,
 )
-from t5x_style.retrieval import hybrid, published_index, representation_files, similarity
+from t5x_style.retrieval import (
+    analysis,
+    hybrid,
+    published_index,
+    representation_files,
+    similarity,
+)
 from t5x_style.retrieval.beir_collection import Passages
+from t5x_style.retrieval.bm25 import Bm25Search
 from t5x_style.retrieval.exact_index import ExactIndex
+from t5x_style.retrieval.lexical.bm25_fusion import Bm25Fusion, Fusion
 from t5x_style.serving import (
     batch_shapes,
     bundle,
@@ -39,6 +48,7 @@ from t5x_style.serving import (
 from t5x_style.serving.passage_search import PassageSearch
 from t5x_style.serving.passage_sources import Sources
 from t5x_style.serving.service import (
+    BM25,
     CorpusMap,
     Encoded,
     Evidence,
@@ -83,6 +93,7 @@ class BundleService:
           BundleError, IndexDamaged: see `bundle.read_manifest`.
           ProgramError: its programs do not run here.
           ContractError: its parts do not belong together.
+          FusionError: what it says of BM25 cannot be read.
           CurvesError: its curves are of another format.
         """
         manifest = bundle.read_manifest(version)
@@ -143,7 +154,9 @@ class BundleService:
           Stopped: `stopped` said yes.
         """
         count = self.batches.warm_up(threads, meanwhile, stopped)
-        query = self.submit(QUERY, self.tokenize(QUERY, "warm up"), self._facts.kinds).result()
+        text = "warm up"
+        query = self.submit(QUERY, self.tokenize(QUERY, text), self._facts.kinds).result()
+        query = dataclasses.replace(query, text=text)
         for mode in self._facts.modes:
             for k in passage_search.SIZES:
                 _raise_if_stopped(stopped)
@@ -185,6 +198,8 @@ class BundleService:
         words = products = None
         if query.sparse is not None and SPARSE in self._search.passages:
             words = self._shared(query.sparse, self._search.passages[SPARSE], row)
+        elif self._search.fusion is not None:
+            words = _stems(self._search.fusion.words.parts(query.text, row))
         if query.multi_vector is not None and MULTI_VECTOR in self._search.passages:
             vectors = self._search.passages[MULTI_VECTOR][row : row + 1].arrays["vectors"]
             products = np.asarray(query.multi_vector @ np.asarray(vectors, np.float32).T)
@@ -247,6 +262,12 @@ class BundleService:
             SharedWord(piece, mine, theirs)
             for piece, (_, mine, theirs) in zip(pieces, both, strict=True)
         ]
+
+
+def _stems(parts: Sequence[tuple[str, int, float]]) -> list[SharedWord]:
+    """Parts of a score of BM25, the largest first."""
+    words = [SharedWord(stem, float(count), part) for stem, count, part in parts]
+    return sorted(words, key=lambda one: -one.query_weight * one.passage_weight)
 
 
 def _raise_if_stopped(stopped: Callable[[], bool]) -> None:
@@ -316,7 +337,18 @@ def _searched(
         searched = hybrid.Hybrid(proposing, held, ids, contract, checkpoint, candidates)
         combined = _combined(searched, contract)
     sources = Sources([passage.source for passage in passages])
-    return PassageSearch(held, indexes, combined, candidates, sources)
+    fusion = _fusion(version, ids)
+    return PassageSearch(held, indexes, combined, candidates, sources, fusion)
+
+
+def _fusion(version: Path, ids: Sequence[str]) -> Bm25Fusion | None:
+    """With BM25 of the passages; None of a bundle without it."""
+    fusion = Fusion.load(version)
+    if fusion is None:
+        return None
+    analyzer = analysis.LanguageAnalyzer(fusion.language)
+    words = Bm25Search.load(version / bundle.INDEXES / BM25, ids, analyzer)
+    return Bm25Fusion(fusion, words)
 
 
 def _combined(searched: hybrid.Hybrid, contract: Contract) -> hybrid.Combined:

@@ -24,6 +24,7 @@ from t5x_style.interfaces.representation import (
 )
 from t5x_style.retrieval import representation_files, versioned_folder
 from t5x_style.retrieval.beir_collection import Passage, Passages
+from t5x_style.retrieval.lexical.bm25_fusion import Fusion
 from t5x_style.retrieval.token_vectors import int8
 from t5x_style.serving import bundle, bundling, programs, text_tokens, training_curves
 from t5x_style.serving.bundle import BundleError, Content
@@ -142,8 +143,11 @@ def _updated(folder: Path, changes: Changes, keep: int) -> Updated:
     parts = version / programs.FOLDER, version / text_tokens.FOLDER
     facts = manifest["checkpoint"], manifest.get("origin", "")
     curves = training_curves.read(version)
-    count = bundle.changes(folder) + 1
-    content = Content(manifest["name"], contract, *parts, kept, merged, *facts, curves, count)
+    content = Content(
+        *(manifest["name"], contract, *parts, kept, merged, *facts, curves),
+        changes=bundle.changes(folder) + 1,
+        fusion=Fusion.load(version),
+    )
     # The lock keeps others away, but for disks without locks, and copies by hand.
     made = bundle.publish(folder, content, keep, after=int(version.name))
     return Updated(made, len(new), len(changes.deleted), len(kept) - len(new))

@@ -15,6 +15,8 @@ from t5x_style.interfaces.representation import PASSAGE, Representation, functio
 from t5x_style.retrieval import hybrid
 from t5x_style.retrieval.beir_collection import Passage, Passages
 from t5x_style.retrieval.exact_index import ExactIndex
+from t5x_style.retrieval.lexical.bm25_fusion import Fusion
+from t5x_style.retrieval.scann_index import ScannIndex
 from t5x_style.serving import (
     bundle,
     encoded_texts,
@@ -38,6 +40,7 @@ def publish(
     keep: int = 2,
     origin: str = "",
     curves: Curves | None = None,
+    fusion: Fusion | None = None,
 ) -> Path:
     """Writes the next version of a bundle; representations that exist are copied.
 
@@ -49,7 +52,7 @@ def publish(
       tokenizer: folder.
       passages: of the index.
       keep: see `bundle.publish`.
-      origin, curves: see `bundle.Content`.
+      origin, curves, fusion: see `bundle.Content`.
 
     Returns:
       the version's folder.
@@ -74,7 +77,9 @@ def publish(
             encoded = encode(made, Path(tokenizer), contract, found, missing)
             held = {kind: (held | encoded)[kind] for kind in kinds}
         facts = model.fingerprint, origin, curves
-        content = Content(name, contract, made, Path(tokenizer), found, held, *facts)
+        content = Content(
+            *(name, contract, made, Path(tokenizer), found, held, *facts), fusion=fusion
+        )
         return bundle.publish(folder, content, keep)
 
 
@@ -121,7 +126,7 @@ def _at_hand(index: hybrid.Searched) -> dict[str, Representation]:
     """Kind -> representation of the index's passages, of those that it holds as they were."""
     if isinstance(index, hybrid.Combined):
         return dict(index.searched.passages)
-    if isinstance(index, ExactIndex):
+    if isinstance(index, ExactIndex | ScannIndex):
         return {index.kind: index.passages}
     return {}
 

@@ -1,4 +1,4 @@
-"""Search of one version's passages: by each kind, by all as one, and within one source."""
+"""Search of one version's passages: by each kind, by BM25, by all as one, within one source."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -12,9 +12,10 @@ from t5x_style.interfaces.representation import (
     Representations,
 )
 from t5x_style.retrieval import candidate_scores, hybrid
+from t5x_style.retrieval.lexical.bm25_fusion import Bm25Fusion
 from t5x_style.serving.encoded_texts import as_representations
 from t5x_style.serving.passage_sources import Sources
-from t5x_style.serving.service import HYBRID, Encoded, RequestError, shown
+from t5x_style.serving.service import BM25, HYBRID, Encoded, RequestError, shown
 
 # Of the hits that are asked for: an exact index compiles once for each. Above, powers of two.
 SIZES = (16, 128, 1024)
@@ -30,6 +31,7 @@ class PassageSearch:
       combined: how all kinds are searched as one; None where there is one kind.
       candidates: that each index proposes to a kind without one.
       sources: of the passages.
+      fusion: with BM25; None where there is no BM25.
     """
 
     passages: Mapping[str, Representation]
@@ -37,18 +39,23 @@ class PassageSearch:
     combined: hybrid.Combined | None
     candidates: int
     sources: Sources
+    fusion: Bm25Fusion | None = None
 
     @property
     def modes(self) -> tuple[str, ...]:
         """Of `search`: HYBRID last, which is what to ask first."""
-        return (*self.passages, *([] if self.combined is None else [HYBRID]))
+        several = self.combined is not None or self.fusion is not None
+        words = [] if self.fusion is None else [BM25]
+        return (*self.passages, *words, *([HYBRID] if several else []))
 
     def needs(self, mode: str) -> tuple[str, ...]:
         """See `Service.needs`."""
         if mode not in self.modes:
             raise RequestError(f"mode: expected one of {list(self.modes)}, found {shown(mode)}")
-        if mode == HYBRID and self.combined is not None:
-            return self.combined.kinds
+        if mode == BM25:
+            return ()
+        if mode == HYBRID:
+            return tuple(self.passages) if self.combined is None else self.combined.kinds
         if mode in self.indexes:
             return (mode,)
         return (mode, *self.indexes)  # which propose what it puts in order
@@ -59,9 +66,11 @@ class PassageSearch:
         """Row, score, and score by kind of the best passages, best first; see `Service.search`."""
         asked = as_representations([query])
         if source is not None:
-            scores, rows = self._within(asked, mode, k, source)
-        elif mode == HYBRID and self.combined is not None:
-            scores, rows = self.combined.search(asked, _rounded(k))
+            scores, rows = self._within(query.text, asked, mode, k, self._rows_of(source))
+        elif mode == BM25:
+            scores, rows = self._with_bm25.words.search([query.text], k)
+        elif mode == HYBRID:
+            scores, rows = self._hybrid(query.text, asked, k)
         elif mode in self.indexes:
             scores, rows = self.indexes[mode].search(asked[mode], _rounded(k))
         else:
@@ -76,6 +85,8 @@ class PassageSearch:
             for kind, one in asked.items()
             if kind in self.passages
         }
+        if self.fusion is not None and mode in (BM25, HYBRID):
+            parts[BM25] = self.fusion.words.score(query.text)[best_rows]
         return [
             (int(row), float(score), {kind: float(part[n]) for kind, part in parts.items()})
             for n, (row, score) in enumerate(zip(best_rows, best_scores, strict=True))
@@ -90,23 +101,68 @@ class PassageSearch:
         scores = candidate_scores.scores(kind, asked[kind], self.passages[kind], rows)
         return padded(scores, rows, k)
 
-    def _within(
-        self, asked: Representations, mode: str, k: int, source: str
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Every passage of a source is compared: [1, k] scores and rows; RequestError."""
+    def _hybrid(self, text: str, asked: Representations, k: int) -> tuple[np.ndarray, np.ndarray]:
+        """All kinds as one, and BM25 with them: [1, k] of both, or more."""
+        if self.fusion is None:
+            return self._by_model(asked, k)
+        scores, rows = self._by_model(asked, depth := self.fusion.depth)
+        added = self.fusion.add(text, scores[0, :depth], rows[0, :depth], k)
+        return added[0][None], added[1][None]
+
+    def _by_model(self, asked: Representations, k: int) -> tuple[np.ndarray, np.ndarray]:
+        """All kinds as one, or the only one: [1, k] of both, or more."""
+        if self.combined is not None:
+            return self.combined.search(asked, _rounded(k))
+        (kind,) = self.passages
+        return self.indexes[kind].search(asked[kind], _rounded(k))
+
+    def _rows_of(self, source: str) -> np.ndarray:
+        """[1, n] int32, at least one; RequestError."""
         rows = self.sources.rows(source)[None].astype(np.int32)
         if not rows.size:
             raise RequestError(
                 f"source: expected the beginning of a passage's source, found {shown(source)}, "
                 f"with which none begins; GET /info lists some"
             )
-        if mode == HYBRID and self.combined is not None:
+        return rows
+
+    def _within(
+        self, text: str, asked: Representations, mode: str, k: int, rows: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Every one of the passages [1, n] is compared: [1, k] scores and rows."""
+        if mode == BM25:
+            found = self._with_bm25.words.score(text)[rows]
+            return padded(np.where(found == 0, -np.inf, found), rows, k)
+        if mode != HYBRID:
+            return self._compared(asked, mode, rows, k)
+        if self.fusion is None:
+            return self._compared_by_model(asked, rows, k)
+        scores, rows = self._compared_by_model(asked, rows, rows.shape[1])
+        added = self.fusion.within(text, scores[0], rows[0], k)
+        return added[0][None], added[1][None]
+
+    def _compared_by_model(
+        self, asked: Representations, rows: np.ndarray, k: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        if self.combined is not None:
             return self.combined.best_of(asked, rows, k)
-        found = candidate_scores.scores(mode, asked[mode], self.passages[mode], rows)
-        if mode == SPARSE:
+        (kind,) = self.passages
+        return self._compared(asked, kind, rows, k)
+
+    def _compared(
+        self, asked: Representations, kind: str, rows: np.ndarray, k: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        found = candidate_scores.scores(kind, asked[kind], self.passages[kind], rows)
+        if kind == SPARSE:
             found = np.where(found == 0, -np.inf, found)  # nothing in common is no hit
             rows = np.where(np.isfinite(found), rows, NO_ROW)
         return padded(found, rows, k)
+
+    @property
+    def _with_bm25(self) -> Bm25Fusion:
+        if self.fusion is None:
+            raise RequestError(f"mode: expected one of {list(self.modes)}, found {BM25!r}")
+        return self.fusion
 
 
 def _rounded(k: int) -> int:

@@ -70,12 +70,13 @@ class Programs:
         files = sorted(folder.glob(f"*{_SUFFIX}"))
         if not files:
             raise ProgramError(f"{folder}: expected programs (*{_SUFFIX}), found none")
-        exported = {file.name.removesuffix(_SUFFIX): _exported(file) for file in files}
+        names = [file.name.removesuffix(_SUFFIX) for file in files]
+        exported = {name: read_program(folder, name) for name in names}
         self._calls = {name: jax.jit(one.call) for name, one in exported.items()}
         self._outputs = {
             name: jax.tree.unflatten(one.out_tree, one.out_avals) for name, one in exported.items()
         }
-        self._arrays = _parameters(folder / _PARAMETERS)
+        self._arrays = read_parameters(folder)
         self.names = tuple(self._calls)
         self._compiled: dict[tuple[str, tuple[int, ...]], Any] = {}
         self._locks: dict[tuple[str, tuple[int, ...]], threading.Lock] = {}
@@ -116,8 +117,13 @@ class Programs:
         return found
 
 
-def _exported(file: Path) -> jax.export.Exported:
-    """f(arrays, tokens, mask); ProgramError."""
+def read_program(folder: Path, name: str) -> jax.export.Exported:
+    """A function of a folder, f(arrays, tokens, mask).
+
+    Raises:
+      ProgramError: it is damaged, or does not run here.
+    """
+    file = folder / f"{name}{_SUFFIX}"
     try:
         exported = jax.export.deserialize(bytearray(file.read_bytes()))
     except Exception as error:  # flatbuffers and MLIR raise whatever they meet
@@ -132,7 +138,13 @@ def _exported(file: Path) -> jax.export.Exported:
     return exported
 
 
-def _parameters(file: Path) -> Mapping[str, jax.Array]:
+def read_parameters(folder: Path) -> Mapping[str, jax.Array]:
+    """What all functions of a folder are called with first.
+
+    Raises:
+      ProgramError: the file is damaged.
+    """
+    file = folder / _PARAMETERS
     try:
         arrays = safetensors.numpy.load_file(file)
     except (safetensors.SafetensorError, OSError) as error:

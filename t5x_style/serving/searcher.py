@@ -16,10 +16,12 @@ from t5x_style.configuration import gin_checks
 from t5x_style.interfaces import index as index_lib
 from t5x_style.interfaces.objective import embedding_function
 from t5x_style.interfaces.reading import Reading
-from t5x_style.interfaces.representation import QUERY
+from t5x_style.interfaces.representation import QUERY, Representations
 from t5x_style.retrieval import hybrid
 from t5x_style.retrieval.answer_reader import reader_of
 from t5x_style.retrieval.beir_collection import Passage, Passages
+from t5x_style.retrieval.lexical import bm25_fusion
+from t5x_style.retrieval.lexical.bm25_fusion import Bm25Fusion, Fusion, FusionError
 from t5x_style.retrieval.text_collector import TextCollector
 from t5x_style.workflow import links, remote_store
 from t5x_style.workflow.store import STAGE_FILE
@@ -94,6 +96,7 @@ class Searcher:
         questions: QuestionEncoder,
         passages: Passages,
         reading: Reading | None = None,
+        fusion: Fusion | None = None,
     ):
         """Args:
         model: embeds questions; reads, where `reading` is given.
@@ -101,10 +104,12 @@ class Searcher:
         questions: tokenizes them.
         passages: those of the index.
         reading: makes the texts of the model's reader, for `answer`.
+        fusion: how BM25's scores are added to those of the index; None: they are not.
 
         Raises:
         ContractError: model, index and tokenizer do not belong together.
         FunctionError: `reading` is given, and the model has no reader.
+        FusionError: `reading` is given, too, which needs the scores of the model.
         RepresentationError: the model does not embed queries as the kinds of the index.
         SearchError: the index holds a passage that the corpus does not.
         """
@@ -130,6 +135,10 @@ class Searcher:
         self.model, self.index = model, index
         self.questions, self.passages = questions, passages
         self._reader = None if reading is None else reader_of(model, reading)
+        if fusion is not None and reading is not None:
+            raise FusionError("an answer needs the model's own scores: leave out reading or fusion")
+        self.fusion = fusion
+        self._fused: Bm25Fusion | None = None  # made for the first question
 
     @property
     def reads(self) -> bool:
@@ -153,12 +162,26 @@ class Searcher:
         group = self.questions([question])
         collected = TextCollector([question])
         collected.add(group, self._represent(group))
-        scores, rows = hybrid.ask(self.index, collected.finish(), k)
+        best_scores, best_rows = self._ranked(question, collected.finish(), k)
         return [
             Hit(float(score), self.passages.passage(self.passages.row(self.index.ids[row])))
-            for score, row in zip(scores[0], rows[0], strict=True)
+            for score, row in zip(best_scores, best_rows, strict=True)
             if row != index_lib.NO_ROW
         ]
+
+    def _ranked(
+        self, question: str, asked: Representations, k: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Scores [k] and rows [k] of the index."""
+        if self.fusion is None:
+            scores, rows = hybrid.ask(self.index, asked, k)
+            return scores[0], rows[0]
+        if self._fused is None:
+            places = map(self.passages.row, self.index.ids)
+            texts = [self.passages.passage(place).content for place in places]
+            self._fused = bm25_fusion.over(texts, self.index.ids, self.fusion)
+        scores, rows = hybrid.ask(self.index, asked, self._fused.depth)
+        return self._fused.add(question, scores[0], rows[0], k)
 
     def answer(self, question: str, k: int) -> list[Answer]:
         """The best span of each of the best k passages, the best one first.

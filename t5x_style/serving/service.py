@@ -15,7 +15,8 @@ import numpy as np
 from t5x_style.serving.training_curves import Curves
 
 SHOWN = 40  # characters of what was found, in an error
-HYBRID = "hybrid"  # the mode in which all kinds of a bundle are searched as one
+# Modes of search besides the kinds: by words, which needs no model, and by all of a bundle as one
+BM25, HYBRID = "bm25", "hybrid"
 ANSWERS, FILLS = "answer", "fill"  # what a reader does, named as the kind of its function
 Place = tuple[int, int] | None  # first character, and the one after the last; None: of no text
 
@@ -60,7 +61,8 @@ class Facts:
       name: of the run that it was made of.
       version: its number; a later one has a larger one.
       kinds: of representations that its model makes of a text.
-      modes: of search: the kinds that are searched, and HYBRID where these are several.
+      modes: of search: the kinds that are searched, BM25 where the bundle has it, and HYBRID where
+        these are several.
       dimension: of a vector.
       similarity: 'cosine' or 'dot'.
       query_length, passage_length: tokens at which texts are cut, specials included.
@@ -115,11 +117,13 @@ class Encoded:
       dense: [D] float32.
       sparse: token ids int32 [e] and their weights float32 [e].
       multi_vector: [m, d] float32.
+      text: itself, for BM25; '' where that is not asked.
     """
 
     dense: np.ndarray | None = None
     sparse: tuple[np.ndarray, np.ndarray] | None = None
     multi_vector: np.ndarray | None = None
+    text: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,7 +132,7 @@ class Hit:
 
     Attributes:
       score: of the mode.
-      scores: kind -> score, of the kinds that took part.
+      scores: kind, or BM25 -> score, of what took part.
       id, title, text, source: of the passage.
     """
 
@@ -142,10 +146,11 @@ class Hit:
 
 @dataclasses.dataclass(frozen=True)
 class SharedWord:
-    """A token that a query and a passage have in common, as their weights of words count it.
+    """A token or stem that a query and a passage have in common, as weights of words, or BM25,
+    count it.
 
     Attributes:
-      piece: what the tokenizer calls it.
+      piece: what the tokenizer calls it; the stem.
       query_weight, passage_weight: whose product is its part of the score.
     """
 
@@ -162,7 +167,7 @@ class Evidence:
       passage: its tokens; places are characters of title, a space and text.
       title: of the passage.
       content: title and text, as they were tokenized.
-      words: of the sparse kind, the largest part first; None where the bundle has no such kind.
+      words: of the sparse kind, or else of BM25, the largest part first; None without both.
       max_sim: [query vectors, passage vectors] float32, inner products; None without that kind.
       query_pieces, passage_pieces: tokens of its rows and columns.
     """
@@ -301,7 +306,7 @@ class Service(Protocol):
         """The best passages, best first.
 
         Args:
-          query: with the kinds that `needs` names.
+          query: with the kinds that `needs` names, and its text.
           mode: one of the facts'.
           k: at least 1.
           source: only passages whose source begins so; None: all.

@@ -14,10 +14,13 @@ from t5x_style import search
 from t5x_style.checkpoints.restored_model import Trained
 from t5x_style.configuration import command_flags
 from t5x_style.distributed.partitioning import Partitioner
+from t5x_style.evaluation import fusion as evaluated
 from t5x_style.interfaces.contract import ContractError
 from t5x_style.interfaces.objective import FunctionError, ModelFunction
 from t5x_style.retrieval import encoding, exact_index, published_index, sharded_index
 from t5x_style.retrieval.beir_collection import Passages
+from t5x_style.retrieval.bm25 import Bm25Index
+from t5x_style.retrieval.lexical.bm25_fusion import Fusion
 from t5x_style.serving import searcher
 from tests.kits import retrieval_helpers as helpers
 from tests.kits import store_kit
@@ -78,6 +81,19 @@ def test_an_index_of_any_type_is_opened_and_searched(parts, tmp_path, index):
     opened = published_index.load(tmp_path / "index")
     hits = searcher.Searcher(**parts | {"index": opened}).search("what is a socket", 2)
     assert [(hit.passage.id, hit.score) for hit in hits] == [("p2", 1.0), ("p0", 0.0)]
+
+
+def test_scores_of_bm25_are_added(parts):
+    texts = [one.content for one in parts["passages"]]
+    fusion = Fusion(0.25, 1000)
+    hits = searcher.Searcher(**parts, fusion=fusion).search("how do I read a csv row", 5)
+    ids = parts["passages"].ids
+    words = Bm25Index(texts, ids).score("how do I read a csv row")
+    model = [(ids[row], float(row in (0, 3))) for row in (0, 3, 1, 2, 4)]
+    lexical = [(ids[row], float(words[row])) for row in np.argsort(-words) if words[row]]
+    assert lexical
+    expected = evaluated.linear({"q": model}, {"q": lexical}, 0.25, 5)["q"]
+    assert {hit.passage.id: hit.score for hit in hits} == pytest.approx(dict(expected), abs=1e-6)
 
 
 def test_more_than_there_is(parts):

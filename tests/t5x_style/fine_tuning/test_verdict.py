@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from t5x_style.evaluation import comparison, ranking
-from t5x_style.fine_tuning import verdict
+from t5x_style.fine_tuning import verdict, verdict_page
 from t5x_style.interfaces import verdict_record
 
 QUERIES = 400
@@ -103,6 +103,23 @@ def test_what_a_sum_of_two_scores_adds_is_on_the_page(tmp_path):
     _, plain = judged(tmp_path / "plain", HIGH, LOW)
     assert "in order by" not in plain
     assert verdict_record.Verdict.load(tmp_path / "plain/verdict.json").weighed is None
+
+
+def test_the_page_says_where_words_alone_are_better_than_the_vector(tmp_path):
+    given = inputs(tmp_path, HIGH, LOW)  # .45 and .3
+    report = json.loads((tmp_path / "metrics.json").read_text())
+
+    def page(bm25):
+        systems = {**report["systems"], "bm25": {"nDCG@10": {"value": bm25, "low": 0, "high": 1}}}
+        write(tmp_path, "metrics.json", report | {"systems": systems})
+        return (tmp_path / verdict.verdict(**given)["page"]).read_text()
+
+    assert "alone finds more" not in page(0.4)
+    assert "**`bm25` alone finds more than `finetuned`** (nDCG@10 0.8000, 0.4500)" in page(0.8)
+    found = json.loads((tmp_path / "verdict.json").read_text())
+    assert "`--kind=m3`" in verdict_page.page(found, {})
+    found["systems"]["m3_all"] = found["systems"]["finetuned"]
+    assert "alone finds more" not in verdict_page.page(found | {"system": "m3_all"}, {})
 
 
 def test_few_queries_give_intervals_and_no_verdict(tmp_path):

@@ -24,6 +24,7 @@ from t5x_style.interfaces.representation import KINDS, Representation, function_
 from t5x_style.retrieval import hybrid
 from t5x_style.retrieval.beir_collection import Passage
 from t5x_style.retrieval.exact_index import ExactIndex
+from t5x_style.retrieval.lexical.bm25_fusion import Fusion
 from t5x_style.retrieval.text_collector import TextCollector
 from t5x_style.serving import bundle, programs, saved_model
 from t5x_style.serving.training_curves import Curves
@@ -108,6 +109,8 @@ def publish(
     listed: Sequence[Passage] | None = None,
     seed: int = 0,
     curves: Curves | None = None,
+    fusion: Fusion | None = None,
+    kinds: Sequence[str] = KINDS,
     **settings: Any,
 ) -> Path:
     """A bundle in root/bundle; its folder. `listed` are in the file in place of `passages`."""
@@ -118,8 +121,8 @@ def publish(
     programs.write(made, saved_model.portable(trained.restored))
     held = combined(trained, tokenizer, passages).searched.passages
     content = bundle.Content(
-        "run", contract, made, tokenizer, listed or passages, held, "checkpoint", ORIGIN,
-        curves,
+        "run", contract, made, tokenizer, listed or passages, {kind: held[kind] for kind in kinds},
+        "checkpoint", ORIGIN, curves, fusion=fusion,
     )  # fmt: skip
     bundle.publish(root / "bundle", content, **settings)
     return root / "bundle"

@@ -1,0 +1,1 @@
+"""Search by words next to that by a model."""

@@ -1,0 +1,187 @@
+"""Search by a model and by BM25 as one: what evaluations call a fusion, for whoever searches.
+
+Both list their best passages of a question. The scores of each list are scaled to [0, 1] and added
+with a weight that an evaluation chose on development queries, or ranks are added; see
+`evaluation.fusion`, whose lists these are.
+"""
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from t5x_style.interfaces import index as index_lib
+from t5x_style.interfaces.index import NO_ROW
+from t5x_style.retrieval import analysis, hybrid
+from t5x_style.retrieval.bm25 import Bm25Index, Bm25Search
+
+FILE = "fusion.json"
+
+
+class FusionError(ValueError):
+    """An evaluation that says nothing of a search with BM25, or a file that is none."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Fusion:
+    """How two lists become one.
+
+    Attributes:
+      weight: of the model's scores; 1 - weight is that of BM25's. None: ranks are added.
+      depth: passages of each list.
+      language: of the texts, which decides what BM25's words are.
+    """
+
+    weight: float | None
+    depth: int
+    language: str = "en"
+
+    def __post_init__(self) -> None:
+        analysis.require_known(self.language)
+        if self.depth < 1 or not (self.weight is None or 0 <= self.weight <= 1):
+            raise FusionError(
+                "expected a depth of at least 1, and a weight in [0, 1] or none, found "
+                f"{self.depth} and {self.weight}"
+            )
+
+    def save(self, folder: Path) -> None:
+        """Writes FILE."""
+        text = json.dumps(dataclasses.asdict(self), indent=1, sort_keys=True)
+        (folder / FILE).write_text(text + "\n", encoding="utf-8")
+
+    @classmethod
+    def load(cls, folder: Path) -> "Fusion | None":
+        """Of FILE; None where there is none.
+
+        Raises:
+          FusionError: it is not what `save` writes.
+        """
+        try:
+            return cls(**json.loads((folder / FILE).read_text(encoding="utf-8")))
+        except FileNotFoundError:
+            return None
+        except (TypeError, ValueError) as error:
+            raise FusionError(f"{folder / FILE}: expected how BM25 is added: {error}") from error
+
+
+def of_evaluation(metrics: str, system: str | None, language: str = "en") -> Fusion | None:
+    """What an evaluation chose; None: BM25 is not added.
+
+    Args:
+      metrics: metrics.json of the evaluation.
+      system: its fusion of a model with BM25; None to add nothing.
+      language: of the texts.
+
+    Raises:
+      FusionError: there is no such system, it is another kind of sum, or its BM25 counts words of
+        another language.
+    """
+    if system is None:
+        return None
+    facts = json.loads(Path(metrics).read_text(encoding="utf-8"))["facts"]
+    fused = [name for name, one in facts.items() if _adds_bm25(one, facts)]
+    if system not in fused:
+        raise FusionError(
+            f"{metrics}: expected a system {system!r} that adds BM25's scores to those of a model, "
+            f"found {fused or 'none'}. Name one of these (FUSION_SYSTEM), or evaluate one "
+            "(gin_configs/runs/evaluation/fusion.gin)"
+        )
+    found = facts[system]
+    counted = {name: facts[found["of"][1]].get(name) for name in ("stemmer", "words")}
+    wanted = dict.fromkeys(counted) | dict(analysis.LanguageAnalyzer(language).facts)
+    if counted != wanted:
+        raise FusionError(
+            f"{metrics}: BM25 of {system!r} was evaluated with other words than those of language "
+            f"{language!r}: {counted}, not {wanted}. Set LANGUAGE as for the evaluation."
+        )
+    weight = found["weight_of_first"] if found["method"] == "linear" else None
+    return Fusion(weight, found["list_depth"], language)
+
+
+def _adds_bm25(one: Mapping[str, Any], facts: Mapping[str, Any]) -> bool:
+    """Whether a system adds BM25's scores, its second, to those of a model."""
+    if not {"method", "of", "list_depth"} <= one.keys() or "reranked" in one:
+        return False
+    first, second = (facts.get(name, {}) for name in one["of"])
+    return "k1" in second and "k1" not in first
+
+
+class Bm25Fusion:
+    """Implements the fusion over one set of passages; from any thread.
+
+    Attributes:
+      fusion: how lists are added.
+      words: BM25 of the passages.
+    """
+
+    def __init__(self, fusion: Fusion, words: Bm25Search) -> None:
+        self.fusion, self.words = fusion, words
+
+    @property
+    def depth(self) -> int:
+        """Passages of each list, at most all that there are."""
+        return min(self.fusion.depth, len(self.words.ids))
+
+    def add(
+        self, question: str, scores: np.ndarray, rows: np.ndarray, k: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """A model's list and BM25's as one.
+
+        Args:
+          question: what was asked.
+          scores: [depth] float32, the model's, the best first.
+          rows: [depth] int32 of the passages, NO_ROW where there are fewer.
+          k: at least 1.
+
+        Returns:
+          [k] float32 and [k] int32, as of a search; ties by row.
+        """
+        by_words = self.words.search([question], self.depth)
+        return self._sum((scores, rows), (by_words[0][0], by_words[1][0]), k)
+
+    def within(
+        self, question: str, scores: np.ndarray, rows: np.ndarray, k: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """As `add`, of given passages alone: scores and rows [n] of all of them, in any order."""
+        words = self.words.score(question)[rows]
+        model, lexical = (
+            index_lib.padded(found[None], rows[None], self.depth)
+            for found in (scores, np.where(words > 0, words, -np.inf))
+        )
+        return self._sum((model[0][0], model[1][0]), (lexical[0][0], lexical[1][0]), k)
+
+    def _sum(
+        self, one: tuple[np.ndarray, np.ndarray], other: tuple[np.ndarray, np.ndarray], k: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        lists = [
+            (found[0][found[1] != NO_ROW], found[1][found[1] != NO_ROW]) for found in (one, other)
+        ]
+        rows = np.unique(np.concatenate([found for _, found in lists])).astype(np.int32)
+        total = np.zeros(len(rows))
+        for (scores, listed), weight in zip(lists, self._weights(), strict=True):
+            total[np.searchsorted(rows, listed)] += weight * self._comparable(scores)
+        sums, best = index_lib.padded(total[None], rows[None], k)
+        return np.asarray(sums[0], np.float32), best[0]
+
+    def _weights(self) -> Sequence[float]:
+        weight = self.fusion.weight
+        return (1.0, 1.0) if weight is None else (weight, 1 - weight)
+
+    def _comparable(self, scores: np.ndarray) -> np.ndarray:
+        """Scores of a list, the best first, on a scale that both lists have; float64."""
+        if self.fusion.weight is None:
+            return 1 / (hybrid.RRF_K + np.arange(1, len(scores) + 1))
+        if not len(scores):
+            return np.zeros(0)
+        exact = scores.astype(np.float64)
+        low, width = exact.min(), exact.max() - exact.min()
+        return (exact - low) / width if width else np.ones(len(scores))
+
+
+def over(texts: Sequence[str], ids: Sequence[str], fusion: Fusion) -> Bm25Fusion:
+    """The fusion over passages: their texts, and their ids in the order of the model's rows."""
+    words = Bm25Index(texts, ids, analysis.LanguageAnalyzer(fusion.language))
+    return Bm25Fusion(fusion, words)
