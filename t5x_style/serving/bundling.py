@@ -66,6 +66,13 @@ def publish(
         raise BundleError("expected a model that was restored from a checkpoint, found another")
     if contract.pooling == MCLS:
         raise BundleError("pooling 'mcls' puts further [CLS] into a text, which is not served yet")
+    if fusion is not None and any(
+        one.kind in saved_model.READING for one in model.functions.values()
+    ):
+        raise BundleError(
+            "a model that reads passages weighs them by its own scores: search without BM25 "
+            "(FUSION_SYSTEM=None)"
+        )
     with TemporaryDirectory() as scratch:
         made = Path(scratch)
         # Programs take tokens alone: one that writes texts, which takes languages, too, is none.

@@ -9,6 +9,7 @@ from concurrent.futures import Future
 import numpy as np
 
 from t5x_style.serving.service import (
+    BM25,
     HYBRID,
     CorpusMap,
     Encoded,
@@ -145,6 +146,8 @@ class FakeService:
     def needs(self, mode: str) -> tuple[str, ...]:
         if mode not in self.facts.modes:
             raise RequestError(f"no mode {mode}")
+        if mode == BM25:
+            return ()
         return self.facts.kinds if mode == HYBRID else (mode,)
 
     def search(self, query: Encoded, mode: str, k: int, source: str | None = None) -> list[Hit]:
@@ -154,8 +157,9 @@ class FakeService:
         self.sources.append(source)
         kinds = self.needs(mode)
         assert all(getattr(query, kind) is not None for kind in kinds)
+        assert query.text or BM25 not in self.facts.modes
         found = [
-            Hit(1 / place, dict.fromkeys(kinds, 1 / place), name, title, text, where)
+            Hit(1 / place, dict.fromkeys(kinds or [mode], 1 / place), name, title, text, where)
             for place, (name, (title, text, where)) in enumerate(PASSAGES.items(), 1)
             if source is None or where.startswith(source)
         ]

@@ -42,6 +42,22 @@ def test_a_search_encodes_only_the_kinds_of_its_mode(client, service):
     assert service.submitted == [("query", 3, ("sparse",))]
 
 
+def test_bm25_asks_no_model(serve):
+    service = FakeService(kinds=("dense",), modes=("dense", "bm25", "hybrid"))
+    client = serve(service)
+    for reply in (
+        client.post("/search", json={"query": "a cat", "mode": "bm25", "k": 1}).json(),
+        client.get("/search?q=a+cat&mode=bm25&k=1").json(),
+    ):
+        assert reply["mode"] == "bm25" and reply["query"] == {"tokens": 4, "cut_off": 0}
+        assert [hit["scores"] for hit in reply["hits"]] == [{"bm25": 1.0}]
+        assert reply["seconds"]["encoding"] == 0
+    assert not service.submitted
+    found = client.post("/compare", json={"query": "a cat"}).json()["modes"]
+    assert list(found) == ["dense", "bm25", "hybrid"]
+    assert service.submitted == [("query", 4, ("dense",))]
+
+
 def test_a_source_may_be_the_beginning_of_one_and_the_list_may_be_short(serve):
     for sources, source in (((), "any"), (("fo",), "food"), (("food",), "fo")):
         client = serve(FakeService(sources=sources))

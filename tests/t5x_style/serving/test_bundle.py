@@ -8,13 +8,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from input_pipelines.tokenizers import tokenization
 from t5x_style.interfaces.contract import Contract, ContractError
 from t5x_style.interfaces.index import NO_ROW, IndexDamaged
-from t5x_style.retrieval import representation_files, scann_index, versioned_folder
-from t5x_style.retrieval.beir_collection import Passage
+from t5x_style.interfaces.representation import DENSE
+from t5x_style.retrieval import (
+    published_index,
+    representation_files,
+    scann_index,
+    versioned_folder,
+)
+from t5x_style.retrieval.beir_collection import Passage, Passages
+from t5x_style.retrieval.encoding import Embeddings
 from t5x_style.retrieval.exact_index import ExactIndex
-from t5x_style.retrieval.scann_index import UnsupportedCpu
-from t5x_style.serving import bundle
+from t5x_style.retrieval.scann_index import Scann, UnsupportedCpu
+from t5x_style.serving import bundle, bundling
 from t5x_style.serving.bundle import BundleError
 from t5x_style.serving.bundle_service import BundleService
 from t5x_style.serving.programs import ProgramError, Programs
@@ -203,6 +211,25 @@ def test_a_damaged_bundle_is_not_taken_for_one_without_changes(version, tmp_path
     (folder / "CURRENT").write_text("1\n")
     (version / "manifest.json").write_text("{")
     refused("not a manifest")
+
+
+def test_vectors_of_a_scann_index_are_copied(tmp_path, monkeypatch) -> None:
+    tokenizer, trained, _ = bundle_kit.folders(tmp_path / "parts")
+    texts = [tokenization.join_title(one.title, one.text) for one in bundle_kit.PASSAGES]
+    vectors = bundle_kit.represented(trained, tokenizer, texts, "passage")[DENSE]
+    ids = [one.id for one in bundle_kit.PASSAGES]
+    embeddings = Embeddings(vectors, ids, trained.contract, "checkpoint")
+    published_index.publish(tmp_path / "index", embeddings, Scann(9, 0, 0.5, 10), 1)
+
+    def encode(*_: object) -> None:
+        raise AssertionError("the index has the vectors")
+
+    monkeypatch.setattr(bundling, "encode", encode)
+    passages = Passages(tmp_path / "parts")
+    parts = trained, published_index.load(tmp_path / "index"), str(tokenizer), passages
+    version = bundling.publish(tmp_path / "bundle", "run", *parts)
+    stored = representation_files.read(version / bundle.REPRESENTATIONS, DENSE)
+    np.testing.assert_array_equal(stored[:], vectors)
 
 
 def test_many_passages_get_an_index(tmp_path) -> None:

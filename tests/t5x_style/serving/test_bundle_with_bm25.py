@@ -5,6 +5,7 @@ import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,10 +16,12 @@ from t5x_style.retrieval import analysis
 from t5x_style.retrieval.bm25 import Bm25Index
 from t5x_style.retrieval.lexical import bm25_fusion
 from t5x_style.retrieval.lexical.bm25_fusion import Fusion, FusionError
-from t5x_style.serving import bundle, bundle_update
+from t5x_style.serving import bundle, bundle_update, bundling
+from t5x_style.serving.bundle import BundleError
 from t5x_style.serving.bundle_service import BundleService
 from t5x_style.serving.bundle_update import Changes
 from t5x_style.serving.service import BM25, HYBRID, Encoded, RequestError
+from tests.kits import retrieval_helpers as helpers
 from tests.t5x_style.serving import bundle_kit
 
 FUSION = Fusion(0.4, 1000)
@@ -130,6 +133,14 @@ def test_an_update_counts_words_again(folder, tmp_path) -> None:
     hits = service.search(Encoded(text=QUESTION), BM25, 9)
     service.close()
     assert by_id(hits) == pytest.approx(expected, abs=1e-5) and "f" in expected
+
+
+def test_a_model_that_reads_passages_is_refused(tmp_path) -> None:
+    reads = {"answer": SimpleNamespace(kind="answer")}
+    model = SimpleNamespace(contract=helpers.CONTRACT, restored=object(), functions=reads)
+    index = SimpleNamespace(kind="dense")
+    with pytest.raises(BundleError, match="by its own scores: search without BM25"):
+        bundling.publish(tmp_path, "run", model, index, "tokenizer", None, fusion=FUSION)
 
 
 def test_how_bm25_is_added_is_read_with_care(folder, tmp_path) -> None:
