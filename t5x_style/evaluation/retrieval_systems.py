@@ -284,6 +284,7 @@ class Fusion:
         self.name, self.list_depth, self.tune_split = name, list_depth, tune_split
         self._pair, self._method, self._metric = (first, second), method, metric
         self._pseudo, self._prior, self._reranked = pseudo, prior, reranked
+        self._depth = list_depth  # of the lists that were combined
         self._weight: float | None = None
         self._facts: dict[str, Any] = {}
 
@@ -317,6 +318,7 @@ class Fusion:
 
     def _runs(self, suite: EvaluationSuite, split: str) -> tuple[Run, Run]:
         """Of both systems, what is combined of them."""
+        self._depth = suite.depth
         one, other = (suite.run(name, split) for name in self._pair)
         if self._reranked is None:
             return one, other
@@ -362,7 +364,7 @@ class Fusion:
     def facts(self) -> dict[str, Any]:
         """As `System.facts`."""
         found: dict[str, Any] = {"of": list(self._pair), "method": self._method}
-        found["list_depth"] = self.list_depth
+        found["list_depth"] = self._depth
         if self._reranked is not None:
             found["reranked"] = self._reranked
         if self._method == "linear":

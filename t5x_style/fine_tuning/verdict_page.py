@@ -7,7 +7,7 @@ from typing import Any
 Report = Mapping[str, Any]
 MANY_SUSPECTS = 0.1  # of all pairs
 SHOWN, LETTERS = 3, 100  # suspect pairs, and letters of each text
-BM25, ONE_VECTOR = "bm25", ("finetuned",)  # names of systems: recipes/finetune.gin
+BM25, FUSION, ONE_VECTOR = "bm25", "fusion", ("finetuned",)  # systems of recipes/finetune.gin
 
 _TRAINED = {"shared": "is also that of a training query", "apart": "is in no training query"}
 _MEANING = {  # of {system}, the tuned one, and {baseline}
@@ -122,11 +122,12 @@ def _words(verdict: Report) -> list[str]:
     words, tuned = (systems[name][metric]["value"] for name in (BM25, verdict["system"]))
     if words <= tuned:
         return []
+    both = systems.get(FUSION, {}).get(metric, {"value": 0.0})["value"]
+    together = f"Use both together (`{FUSION}`, {both:.4f})" if both > words else f"Use `{BM25}`"
     return [
         f"**`{BM25}` alone finds more than `{verdict['system']}`** ({metric} {words:.4f}, "
-        f"{tuned:.4f}), as where queries repeat words of their passages. Search with both "
-        "together, as `kennel search` does, or train weights of words and vectors of tokens, too: "
-        "`--kind=m3`.",
+        f"{tuned:.4f}), as where queries repeat words of their passages. {together}, or train "
+        "weights of words and vectors of tokens as well: `--kind=m3`.",
         "",
     ]
 

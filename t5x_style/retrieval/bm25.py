@@ -20,6 +20,7 @@ from t5x_style.retrieval.beir_collection import Passages
 
 K1 = 0.9
 B = 0.4
+_SETTINGS = {"method": "lucene", "k1": K1, "b": B, "backend": "numpy"}
 
 
 class Bm25Search:
@@ -37,6 +38,11 @@ class Bm25Search:
         self._bm25, self._words = found, analyzer
 
     @classmethod
+    def of(cls, texts: Iterable[str], ids: Sequence[str], analyzer: Analyzer) -> "Bm25Search":
+        """Of texts, one for each passage; errors as of `Bm25Index`."""
+        return cls(_indexed(analyzer(texts), ids), ids, analyzer)
+
+    @classmethod
     def load(cls, folder: Path, ids: Sequence[str], analyzer: Analyzer) -> "Bm25Search":
         """What `save` wrote.
 
@@ -49,9 +55,10 @@ class Bm25Search:
           ValueError: files are missing or damaged, or are of another number of passages.
         """
         try:
-            found = _library().BM25.load(folder)
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise ValueError(f"{folder}: expected BM25 of passages: {error}") from error
+            # On disk until it is asked; settings as here, whatever the file of parameters says.
+            found = _library().BM25.load(folder, mmap=True, override_params=_SETTINGS)
+        except Exception as error:  # the library raises whatever it meets
+            raise ValueError(f"{folder}: expected BM25 of passages: {error!r}") from error
         if (count := found.scores["num_docs"]) != len(ids):
             raise ValueError(f"{folder}: expected BM25 of {len(ids)} passages, found {count}")
         return cls(found, ids, analyzer)
@@ -78,8 +85,16 @@ class Bm25Search:
     def parts(self, query: str, row: int) -> list[tuple[str, int, float]]:
         """What a passage's score is the sum of: stem, times in the query, and score of one."""
         counts = collections.Counter(self._words([query])[0])
-        parts = [(stem, count, float(self._score([stem])[row])) for stem, count in counts.items()]
+        known = self._bm25.vocab_dict
+        parts = [(one, n, self._part(known[one], row)) for one, n in counts.items() if one in known]
         return [part for part in parts if part[2] > 0]
+
+    def _part(self, stem: int, row: int) -> float:
+        """What one stem adds to the score of a passage; 0 where it does not have it."""
+        arrays = self._bm25.scores
+        place = slice(*arrays["indptr"][stem : stem + 2])
+        (found,) = np.nonzero(arrays["indices"][place] == row)
+        return float(arrays["data"][place][found].sum())
 
     def _score(self, stems: list[str]) -> np.ndarray:
         known = self._bm25.get_tokens_ids(stems)
@@ -97,20 +112,27 @@ class Bm25Index(Bm25Search):
         texts: one for each passage.
         ids: their ids.
         analyzer: makes words of texts and queries; that of English by default.
+
+        Raises:
+          ValueError: not as many texts as ids, or no word in any of them.
         """
         words = LanguageAnalyzer("en") if analyzer is None else analyzer
         self._stems = words(texts)
-        if len(self._stems) != len(ids):
-            raise ValueError(f"expected {len(ids)} texts, found {len(self._stems)}")
-        if not any(self._stems):
-            raise ValueError("expected at least one passage with a word in it, found none")
-        found = _library().BM25(method="lucene", k1=K1, b=B)
-        found.index(self._stems, show_progress=False)
-        super().__init__(found, ids, words)
+        super().__init__(_indexed(self._stems, ids), ids, words)
 
     def stems(self, row: int) -> frozenset[str]:
         """The distinct stems of a passage."""
         return frozenset(self._stems[row])
+
+
+def _indexed(stems: Sequence[Sequence[str]], ids: Sequence[str]) -> Any:
+    if len(stems) != len(ids):
+        raise ValueError(f"expected {len(ids)} texts, found {len(stems)}")
+    if not any(stems):
+        raise ValueError("expected at least one passage with a word in it, found none")
+    found = _library().BM25(**_SETTINGS)
+    found.index(stems, show_progress=False)
+    return found
 
 
 def _library() -> ModuleType:

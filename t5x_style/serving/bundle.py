@@ -141,7 +141,7 @@ def publish(
             _publish_index(made / INDEXES / DENSE, content, ids, exact_below)
         if content.fusion is not None:
             content.fusion.save(made)
-            texts = [passage.content for passage in content.passages]
+            texts = (passage.content for passage in content.passages)
             bm25_fusion.over(texts, ids, content.fusion).words.save(made / INDEXES / BM25)
         training_curves.write(made, content.curves)
         (made / CARD).write_text(_card(facts, content.contract), encoding="utf-8")

@@ -105,7 +105,11 @@ class PassageSearch:
         """All kinds as one, and BM25 with them: [1, k] of both, or more."""
         if self.fusion is None:
             return self._by_model(asked, k)
-        scores, rows = self._by_model(asked, depth := self.fusion.depth)
+        depth = self.fusion.depth
+        if self.combined is not None:  # as many candidates as the evaluation had
+            scores, rows = self.combined.search(asked, depth)
+        else:
+            scores, rows = self._by_model(asked, depth)
         added = self.fusion.add(text, scores[0, :depth], rows[0, :depth], k)
         return added[0][None], added[1][None]
 
@@ -137,8 +141,8 @@ class PassageSearch:
             return self._compared(asked, mode, rows, k)
         if self.fusion is None:
             return self._compared_by_model(asked, rows, k)
-        scores, rows = self._compared_by_model(asked, rows, rows.shape[1])
-        added = self.fusion.within(text, scores[0], rows[0], k)
+        compared = self._compared_by_model(asked, rows, rows.shape[1])
+        added = self.fusion.within(text, compared[0][0], compared[1][0], rows[0], k)
         return added[0][None], added[1][None]
 
     def _compared_by_model(

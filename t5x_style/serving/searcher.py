@@ -178,7 +178,7 @@ class Searcher:
             return scores[0], rows[0]
         if self._fused is None:
             places = map(self.passages.row, self.index.ids)
-            texts = [self.passages.passage(place).content for place in places]
+            texts = (self.passages.passage(place).content for place in places)
             self._fused = bm25_fusion.over(texts, self.index.ids, self.fusion)
         scores, rows = hybrid.ask(self.index, asked, self._fused.depth)
         return self._fused.add(question, scores[0], rows[0], k)

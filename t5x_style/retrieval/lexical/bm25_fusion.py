@@ -7,7 +7,7 @@ with a weight that an evaluation chose on development queries, or ranks are adde
 
 import dataclasses
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ import numpy as np
 from t5x_style.interfaces import index as index_lib
 from t5x_style.interfaces.index import NO_ROW
 from t5x_style.retrieval import analysis, hybrid
-from t5x_style.retrieval.bm25 import Bm25Index, Bm25Search
+from t5x_style.retrieval.bm25 import Bm25Search
 
 FILE = "fusion.json"
 
@@ -41,9 +41,13 @@ class Fusion:
 
     def __post_init__(self) -> None:
         analysis.require_known(self.language)
-        if self.depth < 1 or not (self.weight is None or 0 <= self.weight <= 1):
+        if (
+            not isinstance(self.depth, int)
+            or self.depth < 1
+            or not (self.weight is None or 0 <= self.weight <= 1)
+        ):
             raise FusionError(
-                "expected a depth of at least 1, and a weight in [0, 1] or none, found "
+                "expected a whole depth of at least 1, and a weight in [0, 1] or none, found "
                 f"{self.depth} and {self.weight}"
             )
 
@@ -86,8 +90,8 @@ def of_evaluation(metrics: str, system: str | None, language: str = "en") -> Fus
     if system not in fused:
         raise FusionError(
             f"{metrics}: expected a system {system!r} that adds BM25's scores to those of a model, "
-            f"found {fused or 'none'}. Name one of these (FUSION_SYSTEM), or evaluate one "
-            "(gin_configs/runs/evaluation/fusion.gin)"
+            f"found {fused or 'none'}. Name one of these (FUSION_SYSTEM), or None to search by the "
+            "model alone, or evaluate one (gin_configs/runs/evaluation/fusion.gin)"
         )
     found = facts[system]
     counted = {name: facts[found["of"][1]].get(name) for name in ("stemmer", "words")}
@@ -95,7 +99,8 @@ def of_evaluation(metrics: str, system: str | None, language: str = "en") -> Fus
     if counted != wanted:
         raise FusionError(
             f"{metrics}: BM25 of {system!r} was evaluated with other words than those of language "
-            f"{language!r}: {counted}, not {wanted}. Set LANGUAGE as for the evaluation."
+            f"{language!r}: {counted}, not {wanted}. Set LANGUAGE as for the evaluation; where its "
+            "words are tokens of a model, FUSION_SYSTEM=None searches by the model alone."
         )
     weight = found["weight_of_first"] if found["method"] == "linear" else None
     return Fusion(weight, found["list_depth"], language)
@@ -137,34 +142,45 @@ class Bm25Fusion:
           k: at least 1.
 
         Returns:
-          [k] float32 and [k] int32, as of a search; ties by row.
+          [k] float32 and [k] int32, as of a search; ties by id.
         """
         by_words = self.words.search([question], self.depth)
         return self._sum((scores, rows), (by_words[0][0], by_words[1][0]), k)
 
     def within(
-        self, question: str, scores: np.ndarray, rows: np.ndarray, k: int
+        self, question: str, scores: np.ndarray, rows: np.ndarray, passages: np.ndarray, k: int
     ) -> tuple[np.ndarray, np.ndarray]:
-        """As `add`, of given passages alone: scores and rows [n] of all of them, in any order."""
-        words = self.words.score(question)[rows]
+        """As `add`, of some passages alone.
+
+        Args:
+          question: what was asked.
+          scores, rows: [n] of those that the model compared, in any order, NO_ROW where it found
+            nothing.
+          passages: [m] int32, rows of all of them.
+          k: at least 1.
+        """
+        words = self.words.score(question)[passages]
+        lists = (scores, rows), (np.where(words > 0, words, -np.inf), passages)
         model, lexical = (
-            index_lib.padded(found[None], rows[None], self.depth)
-            for found in (scores, np.where(words > 0, words, -np.inf))
+            index_lib.padded(found[None], listed[None], self.depth) for found, listed in lists
         )
         return self._sum((model[0][0], model[1][0]), (lexical[0][0], lexical[1][0]), k)
 
     def _sum(
         self, one: tuple[np.ndarray, np.ndarray], other: tuple[np.ndarray, np.ndarray], k: int
     ) -> tuple[np.ndarray, np.ndarray]:
-        lists = [
-            (found[0][found[1] != NO_ROW], found[1][found[1] != NO_ROW]) for found in (one, other)
-        ]
-        rows = np.unique(np.concatenate([found for _, found in lists])).astype(np.int32)
-        total = np.zeros(len(rows))
-        for (scores, listed), weight in zip(lists, self._weights(), strict=True):
-            total[np.searchsorted(rows, listed)] += weight * self._comparable(scores)
-        sums, best = index_lib.padded(total[None], rows[None], k)
-        return np.asarray(sums[0], np.float32), best[0]
+        total: dict[int, float] = {}
+        for (scores, rows), weight in zip((one, other), self._weights(), strict=True):
+            there = rows != NO_ROW
+            parts = weight * self._comparable(scores[there])
+            for row, part in zip(rows[there].tolist(), parts.tolist(), strict=True):
+                total[row] = total.get(row, 0.0) + part
+        # In float64 and by id where sums are equal, as an evaluation has them
+        best = sorted(total, key=lambda row: (-total[row], self.words.ids[row]))[:k]
+        sums, found = np.full(k, -np.inf, np.float32), np.full(k, NO_ROW, np.int32)
+        sums[: len(best)] = [total[row] for row in best]
+        found[: len(best)] = best
+        return sums, found
 
     def _weights(self) -> Sequence[float]:
         weight = self.fusion.weight
@@ -181,7 +197,6 @@ class Bm25Fusion:
         return (exact - low) / width if width else np.ones(len(scores))
 
 
-def over(texts: Sequence[str], ids: Sequence[str], fusion: Fusion) -> Bm25Fusion:
+def over(texts: Iterable[str], ids: Sequence[str], fusion: Fusion) -> Bm25Fusion:
     """The fusion over passages: their texts, and their ids in the order of the model's rows."""
-    words = Bm25Index(texts, ids, analysis.LanguageAnalyzer(fusion.language))
-    return Bm25Fusion(fusion, words)
+    return Bm25Fusion(fusion, Bm25Search.of(texts, ids, analysis.LanguageAnalyzer(fusion.language)))

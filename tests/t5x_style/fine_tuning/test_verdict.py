@@ -117,7 +117,9 @@ def test_the_page_says_where_words_alone_are_better_than_the_vector(tmp_path):
     assert "alone finds more" not in page(0.4)
     assert "**`bm25` alone finds more than `finetuned`** (nDCG@10 0.8000, 0.4500)" in page(0.8)
     found = json.loads((tmp_path / "verdict.json").read_text())
-    assert "`--kind=m3`" in verdict_page.page(found, {})
+    assert "Use `bm25`, or train" in verdict_page.page(found, {})
+    found["systems"]["fusion"] = {"nDCG@10": {"value": 0.85, "low": 0, "high": 1}}
+    assert "Use both together (`fusion`, 0.8500), or train" in verdict_page.page(found, {})
     found["systems"]["m3_all"] = found["systems"]["finetuned"]
     assert "alone finds more" not in verdict_page.page(found | {"system": "m3_all"}, {})
 

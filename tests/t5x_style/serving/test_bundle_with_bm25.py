@@ -26,10 +26,10 @@ from tests.t5x_style.serving import bundle_kit
 
 FUSION = Fusion(0.4, 1000)
 QUESTION = bundle_kit.QUESTION
-ALL = [KINDS, ("dense",)]
+ALL = [KINDS, ("dense",), ("sparse",), ("multi_vector",)]
 
 
-@pytest.fixture(scope="module", params=ALL, ids=["three kinds", "a vector"])
+@pytest.fixture(scope="module", params=ALL, ids=["three kinds", *KINDS])
 def folder(request, tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("bundle")
     return bundle_kit.publish(root, fusion=FUSION, kinds=request.param)
@@ -60,7 +60,7 @@ def by_id(hits) -> dict[str, float]:
 def expected_sums(service: BundleService) -> dict[str, float]:
     """Of the model's list and BM25's, as an evaluation adds them."""
     bare = dataclasses.replace(service._search, fusion=None)
-    mode = HYBRID if HYBRID in bare.modes else "dense"
+    mode = HYBRID if HYBRID in bare.modes else service.facts.kinds[0]
     ids = [one.id for one in bundle_kit.PASSAGES]
     model = [(ids[row], score) for row, score, _ in bare.search(asked(service), mode, 5, None)]
     scores = words().score(QUESTION)
@@ -91,7 +91,7 @@ def test_all_as_one_adds_what_the_evaluation_added(service) -> None:
         assert set(hit.scores) == {*service.needs(HYBRID), BM25}
 
 
-@pytest.mark.parametrize("mode", [BM25, HYBRID, "dense"])
+@pytest.mark.parametrize("mode", [BM25, HYBRID])
 def test_a_source_is_searched_alone(service, mode) -> None:
     hits = service.search(asked(service), mode, 5, "water/")
     everywhere = by_id(service.search(asked(service), mode, 5))
