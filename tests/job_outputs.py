@@ -51,6 +51,7 @@ from t5x_style import mine
 from t5x_style.configuration import signatures
 from t5x_style.evaluation import hybrid_weights
 from t5x_style.mining import judged_negatives
+from t5x_style.retrieval.lexical import bm25_fusion
 from tests.input_pipelines.gather import (
     test_article_passages,
     test_mkqa,
@@ -61,6 +62,7 @@ from tests.input_pipelines.marge import test_chunk_passages
 from tests.kits import job_inputs
 from tests.t5x_style.evaluation import test_hybrid_weights
 from tests.t5x_style.mining import test_judged_negatives
+from tests.t5x_style.retrieval.lexical import test_bm25_fusion
 
 GOLDEN = Path(__file__).parent / "golden/job_outputs.json"
 COMMAND = "python -m tests.job_outputs --write"
@@ -145,6 +147,7 @@ CASES = {
         question_collection.make_collection, job_inputs.question_collection
     ),
     "sentence_passages": Case(sentence_passages.gather, test_sentence_passages.job_runs),
+    "search_fusion": Case(bm25_fusion.keep, test_bm25_fusion.job_runs),
     "train_tokenizer": Case(tokenization.train_tokenizer, job_inputs.train_tokenizer),
     "judged_negatives": Case(judged_negatives.judged_negatives, test_judged_negatives.runs),
     "triple_negatives": Case(triples.negatives_from_triples, job_inputs.triple_negatives),

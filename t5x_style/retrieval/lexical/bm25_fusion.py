@@ -18,6 +18,8 @@ from t5x_style.interfaces.index import NO_ROW
 from t5x_style.retrieval import analysis, hybrid
 from t5x_style.retrieval.bm25 import Bm25Search
 
+# The jobs of this module. Raise `version` when the same settings and inputs give other outputs.
+JOBS = {"keep": {"name": "search_fusion", "version": 1, "outputs": ["fusion"]}}
 FILE = "fusion.json"
 
 
@@ -69,6 +71,33 @@ class Fusion:
             return None
         except (TypeError, ValueError) as error:
             raise FusionError(f"{folder / FILE}: expected how BM25 is added: {error}") from error
+
+
+def keep(metrics: str, system: str | None, model_dir: str, language: str = "en") -> dict[str, str]:
+    """Stage: writes how an evaluation added BM25's scores, for searches; nothing without a system.
+
+    A search that read the evaluation itself would need its lists of hits, which are large.
+
+    Args:
+      metrics, system, language: see `of_evaluation`.
+      model_dir: gets FILE.
+
+    Raises:
+      FusionError: see `of_evaluation`.
+    """
+    found = of_evaluation(metrics, system, language)
+    if found is not None:
+        found.save(Path(model_dir))
+    return {"fusion": "."}
+
+
+def kept(fusion: str) -> Fusion | None:
+    """What `keep` wrote into a folder; None where BM25 is not added.
+
+    Raises:
+      FusionError: see `Fusion.load`.
+    """
+    return Fusion.load(Path(fusion))
 
 
 def of_evaluation(metrics: str, system: str | None, language: str = "en") -> Fusion | None:

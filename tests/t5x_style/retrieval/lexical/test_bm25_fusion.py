@@ -1,6 +1,7 @@
 """BM25 added to a search: the lists of an evaluation, and what is refused."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -27,6 +28,12 @@ FACTS = {
         "weight_of_first": 0.4,
     },
 }  # fmt: skip
+
+
+def job_runs() -> dict[str, dict]:
+    """For tests/job_outputs.py."""
+    Path("metrics.json").write_text(json.dumps({"facts": FACTS}))
+    return {"": {"metrics": "metrics.json", "system": "fusion"}}
 
 
 def passages(count=40, seed=0):
@@ -115,6 +122,12 @@ def test_an_evaluation_says_how(tmp_path):
     assert bm25_fusion.of_evaluation(metrics, "fusion") == Fusion(0.4, 50, "en")
     assert bm25_fusion.of_evaluation(metrics, "ranks") == Fusion(None, 50, "en")
     assert bm25_fusion.of_evaluation(metrics, None) is None
+
+
+@pytest.mark.parametrize(("system", "expected"), [("fusion", Fusion(0.4, 50)), (None, None)])
+def test_a_stage_keeps_it_for_searches(tmp_path, system, expected):
+    outputs = bm25_fusion.keep(written(tmp_path), system, str(tmp_path))
+    assert bm25_fusion.kept(str(tmp_path / outputs["fusion"])) == expected
 
 
 @pytest.mark.parametrize("system", ["kinds", "reranked", "bm25", "mine", "other"])
