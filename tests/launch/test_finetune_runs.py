@@ -146,6 +146,7 @@ def test_three_representations_are_one_search(place: Path) -> None:
     assert (folder / "export/multi_vector/modules.json").exists()
     (saved,) = (folder / "saved_model/saved_model").glob("*/assets/contract.json")
     assert json.loads(saved.read_text())["combination"] == weights
+    assert 0 <= json.loads((folder / "search_fusion/fusion.json").read_text())["weight"] <= 1
     command = [sys.executable, "-m", "launch.cli", "search", f"--run={folder}", "-k3", "close file"]
     answer = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     assert [line.split("\t")[0] for line in answer.strip().splitlines()] == ["1", "2", "3"]
