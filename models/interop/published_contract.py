@@ -10,6 +10,7 @@ other binding of a field is an override that is reported, or an error.
 import dataclasses
 import functools
 import json
+import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -389,7 +390,7 @@ def _theirs(contract: PublishedContract, fields: Sequence[str]) -> str:
 @functools.cache  # an objective is built several times in a run
 def _report(line: str) -> None:
     if jax.process_index() == 0:
-        print(f"published contract of {line}", flush=True)
+        print(f"published contract of {line}", file=sys.stderr, flush=True)
 
 
 @functools.cache

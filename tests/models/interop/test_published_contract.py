@@ -46,7 +46,7 @@ def test_everything_is_taken_from_the_folder(tmp_path, capsys):
     assert (contract.query_length, contract.passage_length) == (16, 16)
     assert (contract.query_prefix, contract.passage_prefix) == ("query: ", "passage: ")
     assert contract.temperature == 0.05, "the folder does not say it"
-    assert capsys.readouterr().out.splitlines() == [
+    assert capsys.readouterr().err.splitlines() == [
         f"published contract of {folder}: pooling 'cls' (1_Pooling/config.json); normalise False "
         "(modules.json); similarity 'dot', query_prefix 'query: ', passage_prefix 'passage: ' "
         "(config_sentence_transformers.json); query_length 16, passage_length 16 "
@@ -58,7 +58,7 @@ def test_what_is_overridden_is_reported_in_the_same_line(mean, capsys):
     contract = contract_of(mean, "--gin.PASSAGE_LENGTH=8", "--gin.QUERY_PREFIX=ask: ")
     assert (contract.query_length, contract.passage_length) == (16, 8)
     assert (contract.query_prefix, contract.passage_prefix) == ("ask: ", "")
-    (line,) = capsys.readouterr().out.splitlines()
+    (line,) = capsys.readouterr().err.splitlines()
     assert line.endswith(
         "; overridden: passage_length 8 in place of 16, query_prefix 'ask: ' in place of ''"
     )
@@ -90,7 +90,7 @@ def test_unit_vectors_of_an_encoder_for_cosines_are_no_contradiction(tmp_path, c
         warnings.simplefilter("error")
         assert not contract_of(folder).normalise
         assert contract_of(folder, "--gin.NORMALISE=True").normalise
-    assert capsys.readouterr().out.endswith("overridden: normalise True in place of False\n")
+    assert capsys.readouterr().err.endswith("overridden: normalise True in place of False\n")
 
 
 def test_unit_vectors_of_an_encoder_for_inner_products_are_one(tmp_path):
@@ -110,7 +110,7 @@ def test_a_plain_folder_says_nothing(tmp_path, capsys):
         contract_of(folder, *bound)
     contract = contract_of(folder, *bound, "--gin.PASSAGE_LENGTH=12")
     assert (contract.pooling, contract.query_length, contract.passage_length) == ("mean", 8, 12)
-    assert "it does not say how vectors are made; bound: pooling 'mean'" in capsys.readouterr().out
+    assert "it does not say how vectors are made; bound: pooling 'mean'" in capsys.readouterr().err
 
 
 UNSUPPORTED = {
@@ -243,4 +243,4 @@ def test_a_line_is_printed_once_in_a_run(mean, capsys):
     with folders.objective(mean, mean) as make:
         one, other = (make(rngs=nnx.Rngs(seed)).contract() for seed in (0, 1))
     assert dataclasses.asdict(one) == dataclasses.asdict(other)
-    assert len(capsys.readouterr().out.splitlines()) == 1
+    assert len(capsys.readouterr().err.splitlines()) == 1

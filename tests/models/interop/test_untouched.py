@@ -154,7 +154,7 @@ def run(recipe: str, folder: Path, published: Path, *flags: str) -> dict[str, di
         command, cwd=folders.REPOSITORY, env=environment, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    assert "published contract of" in done.stdout
+    assert "published contract of" in done.stdout + done.stderr
     return json.loads((folder / "metrics.json").read_text())
 
 
