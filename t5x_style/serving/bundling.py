@@ -70,8 +70,8 @@ def publish(
         one.kind in saved_model.READING for one in model.functions.values()
     ):
         raise BundleError(
-            "a model that reads passages weighs them by its own scores: search without BM25 "
-            "(FUSION_SYSTEM=None)"
+            "expected a search by the model alone, since this model also reads passages and needs "
+            "its own scores of them, found one with BM25. Set FUSION_SYSTEM=None"
         )
     with TemporaryDirectory() as scratch:
         made = Path(scratch)

@@ -104,21 +104,18 @@ class PassageSearch:
     def _hybrid(self, text: str, asked: Representations, k: int) -> tuple[np.ndarray, np.ndarray]:
         """All kinds as one, and BM25 with them: [1, k] of both, or more."""
         if self.fusion is None:
-            return self._by_model(asked, k)
-        depth = self.fusion.depth
-        if self.combined is not None:  # as many candidates as the evaluation had
-            scores, rows = self.combined.search(asked, depth)
-        else:
-            scores, rows = self._by_model(asked, depth)
-        added = self.fusion.add(text, scores[0, :depth], rows[0, :depth], k)
+            return self._by_model(asked, _rounded(k))
+        depth = self.fusion.depth  # not rounded: as many candidates as the evaluation had
+        scores, rows = self._by_model(asked, depth)
+        added = self.fusion.add(text, scores[0], rows[0], k)
         return added[0][None], added[1][None]
 
     def _by_model(self, asked: Representations, k: int) -> tuple[np.ndarray, np.ndarray]:
-        """All kinds as one, or the only one: [1, k] of both, or more."""
+        """All kinds as one, or the only one: [1, k] of both."""
         if self.combined is not None:
-            return self.combined.search(asked, _rounded(k))
+            return self.combined.search(asked, k)
         (kind,) = self.passages
-        return self.indexes[kind].search(asked[kind], _rounded(k))
+        return self.indexes[kind].search(asked[kind], k)
 
     def _rows_of(self, source: str) -> np.ndarray:
         """[1, n] int32, at least one; RequestError."""

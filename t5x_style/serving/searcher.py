@@ -136,7 +136,10 @@ class Searcher:
         self.questions, self.passages = questions, passages
         self._reader = None if reading is None else reader_of(model, reading)
         if fusion is not None and reading is not None:
-            raise FusionError("an answer needs the model's own scores: leave out reading or fusion")
+            raise FusionError(
+                "expected reading or fusion, found both: an answer needs the scores of the model, "
+                "and a fusion has sums with those of BM25"
+            )
         self.fusion = fusion
         self._fused: Bm25Fusion | None = None  # made for the first question
 

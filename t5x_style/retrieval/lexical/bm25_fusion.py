@@ -91,13 +91,16 @@ def keep(metrics: str, system: str | None, model_dir: str, language: str = "en")
     return {"fusion": "."}
 
 
-def kept(fusion: str) -> Fusion | None:
-    """What `keep` wrote into a folder; None where BM25 is not added.
+def load(folder: str) -> Fusion | None:
+    """What `keep` wrote; None where BM25 is not added.
+
+    Args:
+      folder: that it wrote to.
 
     Raises:
       FusionError: see `Fusion.load`.
     """
-    return Fusion.load(Path(fusion))
+    return Fusion.load(Path(folder))
 
 
 def of_evaluation(metrics: str, system: str | None, language: str = "en") -> Fusion | None:

@@ -127,7 +127,7 @@ def test_an_evaluation_says_how(tmp_path):
 @pytest.mark.parametrize(("system", "expected"), [("fusion", Fusion(0.4, 50)), (None, None)])
 def test_a_stage_keeps_it_for_searches(tmp_path, system, expected):
     outputs = bm25_fusion.keep(written(tmp_path), system, str(tmp_path))
-    assert bm25_fusion.kept(str(tmp_path / outputs["fusion"])) == expected
+    assert bm25_fusion.load(str(tmp_path / outputs["fusion"])) == expected
 
 
 @pytest.mark.parametrize("system", ["kinds", "reranked", "bm25", "mine", "other"])
