@@ -28,6 +28,7 @@ def test_a_bundle_of_a_run_has_curves_whatever_one_log_holds(tmp_path, monkeypat
         index=index,
         questions=SimpleNamespace(folder=str(tokenizer)),
         passages=Passages(tmp_path / "parts"),
+        fusion=None,
     )
     run = tmp_path / "run"
     made = trained(run / "retriever", LOG)
