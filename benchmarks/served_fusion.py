@@ -2,10 +2,11 @@
 
     kennel export --bundle=runs/mine
     python -m benchmarks.served_fusion --run=runs/mine
+    python -m benchmarks.served_fusion --run=runs/reranker --system=reranker_and_search
 
-Of every `--each`-th test query the ten best of the bundle's mode `hybrid` are compared with the
-list of the evaluation's system `fusion`. Times are of searches alone, without the encoding of the
-query, in one process; medians.
+Of every `--each`-th test query the ten best of the bundle's last mode, `hybrid` or `reranked`, are
+compared with the list of an evaluation's system. Times are of searches alone, without the encoding
+of the query, but with a re-ranker's scores, in one process; medians.
 """
 
 import dataclasses
@@ -22,9 +23,12 @@ from t5x_style.interfaces.representation import QUERY
 from t5x_style.retrieval import beir_collection, versioned_folder
 from t5x_style.serving import bundle
 from t5x_style.serving.bundle_service import BundleService
-from t5x_style.serving.service import HYBRID, Encoded
+from t5x_style.serving.service import Encoded
 
 _RUN = flags.DEFINE_string("run", None, "Folder of a run, which has a bundle.", required=True)
+_MEASURED = flags.DEFINE_string(
+    "measured", None, "Folder of the run that has the evaluation; by default --run."
+)
 _SYSTEM = flags.DEFINE_string("system", "fusion", "Of the evaluation, that the run searches as.")
 _EACH = flags.DEFINE_integer("each", 100, "Test queries from one that is asked to the next.")
 K = 10
@@ -32,6 +36,8 @@ K = 10
 
 def asked(service: BundleService, text: str) -> Encoded:
     """A query with all that any mode needs of it."""
+    if not service.facts.kinds:
+        return Encoded(text=text)
     tokens = service.tokenize(QUERY, text)
     found = service.submit(QUERY, tokens, service.facts.kinds).result()
     return dataclasses.replace(found, text=text)
@@ -48,12 +54,15 @@ def main(argv: Sequence[str]) -> None:
     """Prints how many lists are equal, and the time of each mode."""
     code_hash.announce("served_fusion")
     run = Path(_RUN.value)
-    measured = ranking.read_run(run / f"evaluation/runs/{_SYSTEM.value}.trec")
-    texts = beir_collection.read_queries(run / "collection/corpus")
+    of_evaluation = run if _MEASURED.value is None else Path(_MEASURED.value)
+    measured = ranking.read_run(of_evaluation / f"evaluation/runs/{_SYSTEM.value}.trec")
+    texts = beir_collection.read_queries(of_evaluation / "collection/corpus")
     service = BundleService(versioned_folder.current(bundle.of_run(run)))
     names = list(measured)[:: _EACH.value]
     queries = {name: asked(service, texts[name]) for name in names}
-    found = {name: service.search(query, HYBRID, K) for name, query in queries.items()}
+    service.warm_up()
+    mode = service.facts.modes[-1]
+    found = {name: service.search(query, mode, K) for name, query in queries.items()}
     equal = sum(
         [hit.id for hit in found[name]] == [passage for passage, _ in measured[name][:K]]
         for name in names

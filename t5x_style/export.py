@@ -264,7 +264,7 @@ def bundle(options: argparse.Namespace, flags: gin_checks.Flags) -> int:
         bundles.require_unchanged(target)
     with remote_store.named_here(flags) as here:
         found = searcher.open_searcher(here)
-        parts = found.model, found.index, found.questions.folder, found.passages
+        parts = found.model, found.index, found.tokenizer, found.passages
         origin = searcher.origin(str(run))
         curves = run_curves.of_run(run, config)
         target.mkdir(parents=True, exist_ok=True)  # now that nothing of the run is missing

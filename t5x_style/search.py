@@ -1,8 +1,8 @@
 """Asks a trained retriever: `python -m t5x_style.search --run=runs/quickstart "how do I ...?"`.
 
 Without a question it prompts for them. `--run` takes the folder of a recipe that has a search
-stage, `--gin_file` any gin file that binds `searcher.Searcher`. As a stage it answers a list of
-questions into answers.md.
+stage, `--gin_file` any gin file that binds `search.search.searcher`. As a stage it answers a list
+of questions into answers.md.
 """
 
 import argparse
@@ -20,8 +20,8 @@ from t5x_style.configuration.gin_checks import Flags
 from t5x_style.distributed import startup
 from t5x_style.serving.searcher import (
     Answer,
+    AnySearcher,
     Hit,
-    Searcher,
     SearchError,
     find_config,
     open_searcher,
@@ -34,7 +34,9 @@ SNIPPET = 240  # characters
 JOBS = {"search": {"name": "search", "version": 1, "outputs": ["answers"]}}
 
 
-def search(searcher: Searcher, questions: Sequence[str], k: int, model_dir: str) -> dict[str, str]:
+def search(
+    searcher: AnySearcher, questions: Sequence[str], k: int, model_dir: str
+) -> dict[str, str]:
     """Stage: answers questions into answers.md; leaves the config.gin that `--run` reads.
 
     Passages, or answers in them where the searcher reads.
@@ -184,6 +186,6 @@ def main(argv: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    from t5x_style import search as this  # so that gin sees one Searcher, not two
+    from t5x_style import search as this  # so that gin sees one searcher, not two
 
     sys.exit(this.main(sys.argv[1:]))

@@ -48,7 +48,7 @@ export function createCompareView(context) {
   function receive(found) {
     answer = found;
     context.seen(found.version);
-    context.remember(found.modes.hybrid ?? []);
+    context.remember(found.modes[context.info.modes.at(-1)] ?? []);
     context.remember(Object.values(found.modes).flat().filter((hit) => !context.known.has(hit.id)));
     context.say(`${counted(Object.keys(found.modes).length, "mode")} side by side`);
     draw();

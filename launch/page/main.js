@@ -45,7 +45,7 @@ function createContext(info) {
     modeOf(state) {
       const { modes } = context.info;
       if (modes.includes(state.mode)) return state.mode;
-      return modes.includes("hybrid") ? "hybrid" : modes[0];
+      return modes.at(-1);
     },
     remember(hits) {
       for (const hit of hits) context.known.set(hit.id, hit);

@@ -81,7 +81,7 @@ function showAnswer(root, context, state, answer) {
     root.replaceChildren(nothing(state));
     return;
   }
-  const scales = largest(answer.hits);
+  const scales = ranges(answer.hits);
   const words = wordsOf(state.query);
   const list = element("ol.hits", { "data-hits": true },
     ...answer.hits.map((hit) => hitElement(hit, words, scales)));
@@ -103,15 +103,21 @@ function summary(context, answer) {
     element("span.timings", {}, timings(answer.seconds)));
 }
 
-/** kind -> largest score of the hits: each kind has a scale of its own. */
-function largest(hits) {
+/** kind -> the lowest score of the hits, at most 0, and the highest: each kind has its own scale. */
+function ranges(hits) {
   const scales = {};
   for (const hit of hits) {
     for (const [kind, score] of Object.entries(hit.scores)) {
-      scales[kind] = Math.max(scales[kind] ?? 0, score);
+      const { low, high } = scales[kind] ?? { low: 0, high: -Infinity };
+      scales[kind] = { low: Math.min(low, score), high: Math.max(high, score) };
     }
   }
   return scales;
+}
+
+/** The place of a score on its scale, from 0 to 1. */
+function share(score, { low, high }) {
+  return high > low ? (score - low) / (high - low) : 0;
 }
 
 function hitElement(hit, words, scales) {
@@ -141,7 +147,7 @@ function toggle(id) {
 function scoresElement(hit, scales) {
   const rows = Object.entries(hit.scores).map(([kind, score]) => element("div.score-row", {},
     element("dt", {}, nameOf(kind)),
-    element("dd", {}, bar(score / scales[kind]), element("span.value", {}, number(score)))));
+    element("dd", {}, bar(share(score, scales[kind])), element("span.value", {}, number(score)))));
   const isSame = rows.length === 1 && Object.values(hit.scores)[0] === hit.score;
   const score = element("p.score", {}, element("span.unseen", {}, "Score "), number(hit.score));
   return element("div.scores", {}, isSame ? null : score, element("dl", {}, ...rows));
@@ -168,9 +174,11 @@ function nothing(state) {
 
 function welcome({ info }) {
   const kinds = new Intl.ListFormat("en").format(info.kinds.map((kind) => nameOf(kind)));
+  const made = kinds ? `The model makes ${kinds.toLowerCase()} representations of a text. `
+    : "The model reads a question with each passage that BM25 finds, and puts these in order. ";
   return element("section.welcome", {},
     element("p.lead", {}, `${counted(info.passages, "passage")} to search`),
-    element("p", {}, `The model makes ${kinds.toLowerCase()} representations of a text. `
-      + (info.modes.length > 1 ? "Search by one of them or by all, and compare them side by side. "
-        : "") + "Open a hit to see which tokens it was found by."));
+    element("p", {}, made
+      + (info.modes.length > 1 ? "Search in one mode, or compare all of them side by side. " : "")
+      + "Open a hit to see which tokens it was found by."));
 }

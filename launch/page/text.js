@@ -2,7 +2,8 @@
 
 import { element } from "./dom.js";
 
-const MODES = { dense: "Dense", sparse: "Sparse", multi_vector: "Multi-vector", bm25: "BM25", hybrid: "Hybrid" };
+const MODES = { dense: "Dense", sparse: "Sparse", multi_vector: "Multi-vector", bm25: "BM25",
+  hybrid: "Hybrid", reranked: "Re-ranked" };
 // Words that are in nearly all passages; to mark them would hide the others.
 const COMMON = new Set((
   "a an and are as at be been but by can could did do does for from had has have how i if in into "

@@ -81,7 +81,7 @@ class SearchRequest(Request):
     """Of POST /search."""
 
     query: Text
-    mode: str | None = Field(None, description="one of /info's modes; default: hybrid, if offered")
+    mode: str | None = Field(None, description="one of /info's modes; default: the last")
     k: int = Field(10, description="passages, from 1", json_schema_extra=_FROM_1)
     source: Source = Field(None, description="only passages whose source begins so")
 

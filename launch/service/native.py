@@ -6,9 +6,9 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 
 from launch.service import bodies, queries
-from launch.service.error_replies import ErrorReply, documented
+from launch.service.error_replies import ErrorReply, MissingKind, documented
 from launch.service.json_reply import JsonReply
-from launch.service.session import Opened, Session
+from launch.service.session import NO_KINDS, Opened, Session
 from t5x_style.serving.service import Encoded, Evidence, RequestError, Tokens, shown
 
 router = APIRouter(tags=["Kennel"], responses=documented(ErrorReply))
@@ -101,6 +101,11 @@ async def encode(body: bodies.EncodeRequest, session: Opened) -> JsonReply:
 
 def _kinds(session: Session, kinds: Sequence[str] | None) -> tuple[str, ...]:
     known = session.facts.kinds
+    if not known:
+        raise MissingKind(
+            f"this route needs a model that makes representations, and {session.name} makes "
+            f"{NO_KINDS}; ask /rerank or /search"
+        )
     if kinds is None:
         return known
     if not kinds or not set(kinds) <= set(known):

@@ -6,7 +6,7 @@ from typing import Any
 
 from launch.service.session import Session
 from t5x_style.interfaces.representation import QUERY
-from t5x_style.serving.service import HYBRID, Encoded, Hit, RequestError, Tokens, shown
+from t5x_style.serving.service import Encoded, Hit, RequestError, Tokens, shown
 
 LISTED = 20  # names in an error
 
@@ -21,10 +21,10 @@ async def encoded_query(
 
 
 def mode_of(session: Session, mode: str | None) -> str:
-    """The mode that is asked for; None: all kinds as one, or the only kind. RequestError."""
+    """The mode that is asked for; None: the last one. RequestError."""
     modes = session.facts.modes
     if mode is None:
-        return HYBRID if HYBRID in modes else modes[0]
+        return modes[-1]
     if mode not in modes:
         raise RequestError(f"mode: expected one of {', '.join(modes)}, found {shown(mode)}")
     return mode

@@ -19,6 +19,7 @@ from launch.service.settings import Settings
 from t5x_style.serving.service import Encoded, Facts, Overloaded, RequestError, Service, Tokens
 
 T = TypeVar("T")
+NO_KINDS = "none, since it scores pairs of a query and a passage"  # of representations
 
 
 class Session:
@@ -50,9 +51,10 @@ class Session:
     def require_kind(self, kind: str) -> None:
         """Raises MissingKind unless the model makes this kind of representation."""
         if kind not in self.facts.kinds:
+            made = f"only {', '.join(self.facts.kinds)}" if self.facts.kinds else NO_KINDS
             raise MissingKind(
-                f"this route needs {kind} representations, and the model makes only "
-                f"{', '.join(self.facts.kinds)}; serve a model that makes them"
+                f"this route needs {kind} representations, and the model makes {made}; serve a "
+                "model that makes them"
             )
 
     def check_texts(self, field: str, texts: Sequence[str]) -> None:

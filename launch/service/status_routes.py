@@ -12,6 +12,7 @@ from launch.service.json_reply import JsonReply
 from launch.service.server_metrics import CONTENT_TYPE
 from launch.service.session import Opened
 
+_RERANKER = {"reranker": {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}}
 router = APIRouter(tags=["Status"], responses=documented(ErrorReply))
 
 
@@ -42,7 +43,7 @@ async def info(session: Opened) -> JsonReply:
         "model_id": session.name,
         "model_sha": None,
         "model_dtype": "float32",
-        "model_type": {"embedding": {"pooling": contract.get("pooling")}},
+        "model_type": _RERANKER if facts.reranks else _embedding(contract.get("pooling")),
         "max_input_length": facts.passage_length,
         "max_client_batch_size": settings.max_texts,
         "max_concurrent_requests": settings.max_requests,
@@ -58,6 +59,10 @@ async def info(session: Opened) -> JsonReply:
         "timeout": settings.timeout,
     }
     return JsonReply({**named, "contract": contract, **theirs, **ours})
+
+
+def _embedding(pooling: Any) -> dict[str, Any]:
+    return {"embedding": {"pooling": pooling}}
 
 
 def _software() -> str:

@@ -5,6 +5,7 @@ X-Truncated says which, any number of texts is taken, and the model may make all
 representations.
 """
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Literal
@@ -62,7 +63,9 @@ class RerankRequest(BaseModel):
 
     query: Text
     texts: list[Text]
-    raw_scores: bool | None = Field(None, description="similarities; default: between 0 and 1")
+    raw_scores: bool | None = Field(
+        None, description="logits, or similarities; default: between 0 and 1"
+    )
     return_text: bool | None = None
     truncate: bool | None = Field(None, description="false: texts that are too long are refused")
     truncation_direction: Direction | None = Field(None, description="'Right', or absent")
@@ -104,7 +107,7 @@ async def embed_all(body: EmbedRequest, session: Opened) -> JsonReply:
 
 @router.post("/rerank", responses={200: {"model": list[Ranked]}})
 async def rerank(body: RerankRequest, session: Opened) -> JsonReply:
-    """Texts in the order of their similarity to a query."""
+    """Texts in the order of a re-ranker's scores, or of their similarity to a query."""
     truncate = body.truncate is not False
     scores, headers = await similarities(session, body.query, "texts", body.texts, truncate)
     form = float if body.raw_scores else unit_score(session.facts.similarity)
@@ -176,11 +179,13 @@ async def similarities(
 ) -> tuple[list[float], dict[str, str]]:
     """Scores of texts for a query, in the order of the texts, and headers that say what was cut.
 
+    Those of the model's re-ranker, logits, or else similarities of representations.
+
     Args:
       session: of the request.
       query: a question.
       field: of the texts, for errors.
-      texts: encoded as passages.
+      texts: passages.
       truncate: whether texts that are too long are cut; else they are refused.
       longest: tokens at which texts are cut, where that is less than the model's length.
 
@@ -195,9 +200,14 @@ async def similarities(
         require_whole(field, tokens)
     if longest is not None:
         tokens = [shortened(one, longest) for one in tokens]
-    both = [(QUERY, asked[0]), *((PASSAGE, one) for one in tokens)]
-    question, *passages = await session.encode_mixed(both, kinds)
-    scores = await session.search(session.service.similarity, question, passages)
+    reranker = session.service.reranker
+    if reranker is not None:
+        pairs = [reranker.pair(asked[0], one) for one in tokens]
+        scores = await session.compute([functools.partial(reranker.score, one) for one in pairs])
+    else:
+        both = [(QUERY, asked[0]), *((PASSAGE, one) for one in tokens)]
+        question, *passages = await session.encode_mixed(both, kinds)
+        scores = await session.search(session.service.similarity, question, passages)
     cut = {"X-Truncated-Query": "true"} if asked[0].cut_off else {}
     return [float(score) for score in scores], truncated(tokens) | cut
 
@@ -212,10 +222,10 @@ def best_first(scores: Sequence[float]) -> list[int]:
 
 
 def unit_score(similarity: str) -> Callable[[float], float]:
-    """A function from similarities to scores between 0 and 1, in the same order.
+    """A function from scores to numbers between 0 and 1, in the same order.
 
     Clients of re-rankers expect probabilities. A cosine is moved and scaled; of another product,
-    which has no bounds, this is the logistic function.
+    and of a re-ranker's logit, which have no bounds, this is the logistic function.
 
     >>> unit_score("cosine")(0.5)
     0.75

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from models.losses import groups, listwise
-from models.networks import heads, layers, text_embedding
+from models.networks import heads, layers, projected_encoder, text_embedding
 from t5x_style.interfaces.contract import TEXT, Contract, Vocabulary
 from t5x_style.interfaces.encoder import TokenEncoderConfig
 from t5x_style.interfaces.metrics import MetricSum
@@ -169,9 +169,13 @@ class CrossEncoder(Objective):
         """[B, S] float32: how well each query and passage go together; 0 where there is none.
 
         Args:
-            pair: a token group with `token_types`.
+            pair: a token group; of one without `token_types`, as a served program has it, the
+                passage begins behind the first [SEP] of a segment.
             key: for dropout; None turns it off.
         """
+        if "token_types" not in pair and self.config.type_vocab > 1:
+            types = projected_encoder.token_types(pair, self.vocabulary.sep, self.config.type_vocab)
+            pair = {**pair, "token_types": types}
         pooled = self.pooler(self.encoder, pair, key)
         scores = self.classifier(pooled)[:, :, 0].astype(jnp.float32)
         return jnp.where(pair["segment_valid"], scores, 0.0)

@@ -310,8 +310,8 @@ def parse(config: Config, job: str = "", more: str = "") -> None:
     gin_config.finalize()
 
 
-def configured(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The version of `function` that gin fills with bindings."""
+def configured(function: Callable[..., Any] | str) -> Callable[..., Any]:
+    """The version of a function, or of what has a dotted path, that gin fills with bindings."""
     return gin_config.get_configurable(function)
 
 

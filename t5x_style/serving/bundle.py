@@ -1,4 +1,4 @@
-"""Bundles: all that a server needs of a retriever, in one folder, without gin and without pickle.
+"""Bundles: all that a server needs of a model, in one folder, without gin and without pickle.
 
     bundle/CURRENT                       the number of the version that is served
     bundle/changing.lock                 while somebody makes the next version
@@ -13,7 +13,8 @@
                       indexes/dense/     of many passages, a published ScaNN index, if it runs and
                                          finds enough; every vector is compared without it
                       indexes/bm25/      and fusion.json, where an evaluation chose how BM25's
-                                         scores are added (`retrieval.lexical.bm25_fusion`)
+                                         scores are added (`retrieval.lexical.bm25_fusion`); all
+                                         that a re-ranker has, which needs no representations
 
 A version appears whole or not at all (`retrieval.versioned_folder`). Opening one compares every
 file with its hash, refuses files without one, and takes nothing from outside of its folder.
@@ -75,7 +76,8 @@ class Content:
       origin: says what the bundle was made of; versions that follow keep it. '' where unknown.
       curves: of the trainings; versions that follow keep them. None where unknown.
       changes: how many updates of its passages it has since it was made of a run.
-      fusion: how BM25's scores are added to those of the model; None: there is no BM25.
+      fusion: how BM25's scores are added to those of the model; None: there is no BM25. Of a
+        re-ranker of BM25's hits, there need be no representations.
     """
 
     name: str
@@ -116,7 +118,7 @@ def publish(
         was published before stays.
     """
     ids = [passage.id for passage in content.passages]
-    _require_fit(ids, content.representations)
+    _require_fit(ids, content.representations, content.fusion)
     facts = {
         "format": FORMAT,
         "name": content.name,
@@ -192,7 +194,8 @@ def read_manifest(version: Path) -> dict[str, Any]:
     _require_listed(version, manifest["files"])
     versioned_folder.read_manifest(version)
     unknown = [kind for kind in manifest["kinds"] if kind not in KINDS]
-    if unknown or not manifest["kinds"]:
+    # Of a re-ranker of BM25's hits there is no kind
+    if unknown or not (manifest["kinds"] or (version / bm25_fusion.FILE).is_file()):
         raise BundleError(f"{version}: expected kinds among {list(KINDS)}, found {unknown}")
     return manifest
 
@@ -220,10 +223,13 @@ def _require_listed(version: Path, listed: Container[str]) -> None:
             )
 
 
-def _require_fit(ids: Sequence[str], representations: Mapping[str, Representation]) -> None:
+def _require_fit(
+    ids: Sequence[str], representations: Mapping[str, Representation], fusion: Fusion | None
+) -> None:
     """Raises BundleError, see `publish`."""
     counts = {kind: len(one) for kind, one in representations.items()}
-    if not ids or not counts or set(counts.values()) != {len(ids)}:
+    by_words = fusion is not None and fusion.reranked
+    if not ids or not (counts or by_words) or set(counts.values()) - {len(ids)}:
         raise BundleError(
             f"expected representations of {len(ids)} passages, at least one, found {counts}"
         )
@@ -249,17 +255,23 @@ def _write_corpus(path: Path, passages: Iterable[Passage]) -> None:
 
 def _card(facts: Mapping[str, Any], contract: Contract) -> str:
     """What a reader of the folder wants to know first."""
+    kinds = facts["kinds"]
+    what = "retriever over" if kinds else "re-ranker of BM25's hits among"
+    of_kinds = [f"- Kinds of representations: {', '.join(kinds)}."]
+    of_vectors = [
+        f"- Vectors have {contract.dimension} numbers, pooling '{contract.pooling}', similarity "
+        f"'{contract.similarity}'."
+    ]
     lines = [
         f"# {facts['name']}",
         "",
-        f"A retriever over {facts['passages']:,} passages, made {facts['made']} by Kennel.",
+        f"A {what} {facts['passages']:,} passages, made {facts['made']} by Kennel.",
         "",
-        f"- Kinds of representations: {', '.join(facts['kinds'])}.",
+        *(of_kinds if kinds else []),
         f"- A question is cut at {contract.query_length} tokens, a passage at "
         f"{contract.passage_length}; prefixes {contract.query_prefix!r} and "
         f"{contract.passage_prefix!r}.",
-        f"- Vectors have {contract.dimension} numbers, pooling '{contract.pooling}', similarity "
-        f"'{contract.similarity}'.",
+        *(of_vectors if kinds else []),
         f"- Checkpoint {facts['checkpoint'] or 'not recorded'}; programs for "
         f"{', '.join(facts['platforms'])}.",
         "",

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 
 from t5x_style.interfaces.contract import Contract
-from t5x_style.interfaces.index import Index
-from t5x_style.interfaces.objective import FILL
+from t5x_style.interfaces.objective import FILL, SCORE
 from t5x_style.interfaces.representation import (
     DENSE,
     MULTI_VECTOR,
@@ -22,33 +21,27 @@ from t5x_style.interfaces.representation import (
     function_name,
 )
 from t5x_style.retrieval import (
-    analysis,
-    hybrid,
-    published_index,
-    representation_files,
     similarity,
 )
 from t5x_style.retrieval.beir_collection import Passages
-from t5x_style.retrieval.bm25 import Bm25Search
-from t5x_style.retrieval.exact_index import ExactIndex
-from t5x_style.retrieval.lexical.bm25_fusion import Bm25Fusion, Fusion
 from t5x_style.serving import (
     batch_shapes,
     bundle,
     bundle_reader,
     corpus_map,
     encoded_texts,
-    passage_search,
     programs,
     saved_model,
     text_tokens,
     token_batches,
     training_curves,
 )
-from t5x_style.serving.passage_search import PassageSearch
-from t5x_style.serving.passage_sources import Sources
+from t5x_style.serving.reranking.bundle_reranker import BundleReranker
+from t5x_style.serving.searching import opened_search, passage_search
+from t5x_style.serving.searching.passage_search import PassageSearch
+from t5x_style.serving.searching.passage_sources import Sources
+from t5x_style.serving.searching.reranked_search import RerankedSearch
 from t5x_style.serving.service import (
-    BM25,
     CorpusMap,
     Encoded,
     Evidence,
@@ -56,6 +49,7 @@ from t5x_style.serving.service import (
     Hit,
     Reader,
     RequestError,
+    Reranker,
     SharedWord,
     Tokens,
     shown,
@@ -101,9 +95,9 @@ class BundleService:
         self._contract = Contract.load(version)
         self._tokenizer = text_tokens.TextTokenizer(version / text_tokens.FOLDER, self._contract)
         self._passages = Passages(version)
-        self._search = _searched(version, manifest, self._contract, self._passages)
+        search = opened_search.open_search(version, manifest, self._contract, self._passages)
         # No method of this object: such a cycle would keep a closed version in memory.
-        parts = self._search.passages, self._passages, self._search.sources
+        parts = search.passages, self._passages, search.sources
         self._map = corpus_map.LazyMap(functools.partial(_drawn_map, *parts))
         self._program_files = _program_files(manifest)
         same = before is not None and before._program_files == self._program_files
@@ -111,10 +105,11 @@ class BundleService:
             before.programs if before and same else programs.Programs(version / programs.FOLDER)
         )
         self._curves = training_curves.read(version)
-        known = bundle_reader.reads(self.programs), self._curves is not None
+        reranks = SCORE in self.programs.names
+        known = bundle_reader.reads(self.programs), reranks, self._curves is not None
         # Its folder is its number: the manifest of a copy has another one.
         manifest["version"] = int(version.name)
-        self._facts = _facts(manifest, self._contract, self._search, *known)
+        self._facts = _facts(manifest, self._contract, search, *known)
         # Last, as it starts threads: nobody could close a version that raises after it.
         lengths = _lengths(self.programs, self._contract)
         pad = self._tokenizer.vocabulary.pad
@@ -122,6 +117,9 @@ class BundleService:
             self.programs, lengths, pad, observer=observer, most_rows=_most_rows(self.programs)
         )
         self._reader = bundle_reader.of(self.programs, self._tokenizer, self.batches)
+        self._reranker = BundleReranker(self._tokenizer, self.batches, self._passages)
+        by = self._reranker.scores
+        self._search = search.by(by) if isinstance(search, RerankedSearch) else search
 
     @property
     def facts(self) -> Facts:
@@ -132,6 +130,11 @@ class BundleService:
     def reader(self) -> Reader | None:
         """See `Service`."""
         return self._reader
+
+    @property
+    def reranker(self) -> Reranker | None:
+        """See `Service`."""
+        return self._reranker if self._facts.reranks else None
 
     @property
     def batch_tokens(self) -> int:
@@ -155,7 +158,9 @@ class BundleService:
         """
         count = self.batches.warm_up(threads, meanwhile, stopped)
         text = "warm up"
-        query = self.submit(QUERY, self.tokenize(QUERY, text), self._facts.kinds).result()
+        kinds, query = self._facts.kinds, Encoded()
+        if kinds:
+            query = self.submit(QUERY, self.tokenize(QUERY, text), kinds).result()
         query = dataclasses.replace(query, text=text)
         for mode in self._facts.modes:
             for k in passage_search.SIZES:
@@ -219,7 +224,7 @@ class BundleService:
         if DENSE not in self._search.passages:
             raise RequestError(
                 f"a map is drawn of dense vectors: expected a bundle that stores them, found one "
-                f"with {', '.join(self._search.passages)} representations"
+                f"with {', '.join(self._search.passages) or 'no'} representations"
             )
         return self._map()
 
@@ -285,7 +290,7 @@ def _lengths(model: programs.Programs, contract: Contract) -> dict[str, int]:
     """Program -> tokens of its longest text, of those that the model has."""
     sides = {QUERY: contract.query_length, PASSAGE: contract.passage_length}
     longest = {function_name(side): length for side, length in sides.items()}
-    longest |= dict.fromkeys(saved_model.READING, sum(sides.values()))
+    longest |= dict.fromkeys(saved_model.JOINT, sum(sides.values()))
     return {name: length for name, length in longest.items() if name in model.names}
 
 
@@ -311,59 +316,12 @@ def _pieces_of(tokens: Tokens, vectors: int) -> list[str]:
     return pieces[len(pieces) - vectors :]
 
 
-def _searched(
-    version: Path, manifest: dict[str, Any], contract: Contract, passages: Passages
-) -> PassageSearch:
-    """The passages and indexes of a version, whose files were compared with their hashes."""
-    folder = version / bundle.REPRESENTATIONS
-    kinds, ids, checkpoint = manifest["kinds"], passages.ids, manifest["checkpoint"]
-    held: dict[str, Representation] = {
-        kind: representation_files.read(folder, kind) for kind in kinds
-    }
-    indexes: dict[str, Index] = {}
-    published = version / bundle.INDEXES / DENSE
-    for kind in kinds:
-        if kind == DENSE and published.is_dir():
-            indexes[kind] = published_index.load(published, fall_back_to_exact=True)
-        elif kind != MULTI_VECTOR or len(kinds) == 1:
-            few = len(ids) <= bundle.EXACT_BELOW
-            indexes[kind] = ExactIndex(held[kind], ids, contract, checkpoint, kind, resident=few)
-    combined = None
-    candidates = bundle.CANDIDATES
-    if contract.combination is not None:
-        candidates = contract.combination.candidates
-    if len(kinds) > 1:
-        proposing = list(indexes.values())
-        searched = hybrid.Hybrid(proposing, held, ids, contract, checkpoint, candidates)
-        combined = _combined(searched, contract)
-    sources = Sources([passage.source for passage in passages])
-    fusion = _fusion(version, ids)
-    return PassageSearch(held, indexes, combined, candidates, sources, fusion)
-
-
-def _fusion(version: Path, ids: Sequence[str]) -> Bm25Fusion | None:
-    """With BM25 of the passages; None of a bundle without it."""
-    fusion = Fusion.load(version)
-    if fusion is None:
-        return None
-    analyzer = analysis.LanguageAnalyzer(fusion.language)
-    words = Bm25Search.load(version / bundle.INDEXES / BM25, ids, analyzer)
-    return Bm25Fusion(fusion, words)
-
-
-def _combined(searched: hybrid.Hybrid, contract: Contract) -> hybrid.Combined:
-    """With the contract's weights, or reciprocal ranks where it has none."""
-    chosen = contract.combination
-    if chosen is None:
-        return hybrid.Combined(searched, None)
-    return hybrid.Combined(searched, chosen.weights, tuple(chosen.kinds))
-
-
 def _facts(
     manifest: dict[str, Any],
     contract: Contract,
-    search: PassageSearch,
+    search: PassageSearch | RerankedSearch,
     reads: str | None,
+    reranks: bool,
     curves: bool,
 ) -> Facts:
     return Facts(
@@ -378,6 +336,7 @@ def _facts(
         passages=int(manifest["passages"]),
         sources=search.sources.listed,
         reads=reads,
+        reranks=reranks,
         curves=curves,
         made=str(manifest["made"]),
         contract=contract.facts(),

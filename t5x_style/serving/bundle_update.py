@@ -161,7 +161,7 @@ def _encoded(
     new: Sequence[Passage],
 ) -> Mapping[str, Representation]:
     """By kind what new passages become; the first stored one is encoded, too, to be compared."""
-    if not new:
+    if not new or not held:
         return {kind: one[:0] for kind, one in held.items()}
     found = bundling.encode(
         *(version / programs.FOLDER, version / text_tokens.FOLDER, contract),

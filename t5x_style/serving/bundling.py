@@ -34,7 +34,7 @@ def publish(
     folder: Path,
     name: str,
     model: Trained,
-    index: hybrid.Searched,
+    index: hybrid.Searched | None,
     tokenizer: str,
     passages: Passages,
     keep: int = 2,
@@ -48,7 +48,7 @@ def publish(
       folder: of the bundle.
       name: of the run.
       model: on one process's devices.
-      index: that is searched.
+      index: that is searched; None: BM25's hits are put in order by the model, a re-ranker.
       tokenizer: folder.
       passages: of the index.
       keep: see `bundle.publish`.
@@ -77,9 +77,10 @@ def publish(
         made = Path(scratch)
         # Programs take tokens alone: one that writes texts, which takes languages, too, is none.
         programs.write(made, saved_model.portable(model.restored, leave_out=[GENERATE]))
-        found = [passages.passage(passages.row(one)) for one in index.ids]
+        ids = passages.ids if index is None else index.ids
+        found = [passages.passage(passages.row(one)) for one in ids]
         held = _at_hand(index)
-        kinds = hybrid.asked_kinds(index)
+        kinds = () if index is None else hybrid.asked_kinds(index)
         if missing := [kind for kind in kinds if kind not in held]:
             encoded = encode(made, Path(tokenizer), contract, found, missing)
             held = {kind: (held | encoded)[kind] for kind in kinds}
@@ -129,7 +130,7 @@ def encode(
     return encoded_texts.as_representations(found)
 
 
-def _at_hand(index: hybrid.Searched) -> dict[str, Representation]:
+def _at_hand(index: hybrid.Searched | None) -> dict[str, Representation]:
     """Kind -> representation of the index's passages, of those that it holds as they were."""
     if isinstance(index, hybrid.Combined):
         return dict(index.searched.passages)
@@ -138,7 +139,7 @@ def _at_hand(index: hybrid.Searched) -> dict[str, Representation]:
     return {}
 
 
-def _combined(contract: Contract, index: hybrid.Searched) -> Contract:
+def _combined(contract: Contract, index: hybrid.Searched | None) -> Contract:
     """The contract with how the index combines its kinds."""
     if not isinstance(index, hybrid.Combined):
         return contract

@@ -1,7 +1,8 @@
 """Texts in two parts, "[CLS] first [SEP] second [SEP]", from the files of a bundle alone.
 
-Passages of layout 'title_and_body' are such, and what a reader reads: a question with a passage's
-body. Cut as in training: a title at a quarter of the passage's length, a body where its text ends.
+Passages of layout 'title_and_body' are such, what a reader reads: a question with a passage's
+body, and what a re-ranker scores: a question with a whole passage. Cut as in training: a title at a
+quarter of the passage's length, a body where its text ends.
 """
 
 import dataclasses
@@ -29,10 +30,16 @@ class _Part:
     def first(self, count: int) -> "_Part":
         return _Part(self.ids[:count], self.pieces[:count], self.places[:count])
 
+    def after(self, count: int) -> "_Part":
+        return _Part(self.ids[count:], self.pieces[count:], self.places[count:])
+
     def tokens(self, whole: int) -> Tokens:
         """As a text of which `whole` tokens were there before it was cut."""
         ids = np.array(self.ids, np.int32)
         return Tokens(ids, self.pieces, self.places, whole - len(self.ids))
+
+
+_NOTHING = _Part([], [], [])
 
 
 class PairTokenizer:
@@ -50,6 +57,8 @@ class PairTokenizer:
         self._backend.no_truncation()
         self._cls, self._sep = (self._special(one) for one in (vocabulary.cls, vocabulary.sep))
         self._mask = vocabulary.mask
+        # [CLS], [SEP] and [SEP], and of some tokenizers, RoBERTa's among them, one [SEP] more
+        self._separators = self._backend.num_special_tokens_to_add(True) - 2
         self._contract = contract
 
     def titled(self, title: str, text: str) -> Tokens:
@@ -110,6 +119,20 @@ class PairTokenizer:
         body = self._part(text, 0)
         kept = asked + body.first(self._contract.passage_length - 3) + self._sep
         return kept.tokens(len(asked.ids) + len(body.ids) + 1)
+
+    def scored(self, question: Tokens, passage: Tokens) -> Tokens:
+        """A question with a passage, as a re-ranker reads them; places are of the passage.
+
+        Args:
+          question, passage: "[CLS] ... [SEP]"; see `query_passage_concat.join` of training.
+        """
+        asked, found = (
+            _Part(one.ids.tolist(), list(one.pieces), list(one.places))
+            for one in (question, passage)
+        )
+        asked = dataclasses.replace(asked, places=[None] * len(asked.ids))
+        both = asked + (self._sep if self._separators == 2 else _NOTHING) + found.after(1)
+        return both.tokens(len(both.ids) + question.cut_off + passage.cut_off)
 
     def masks(self, tokens: Tokens) -> list[Place]:
         """The places of what is to be filled in."""

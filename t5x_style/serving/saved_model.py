@@ -13,6 +13,10 @@ reader of questions with passages, "[CLS] question [SEP] body [SEP]", adds signa
     answer    start, end int32 [b]; score, log_probability float32 [b]
     fill      log_probability float32 [b, M, V], of each token for each of the first M [MASK]s
 
+and a re-ranker, which may embed nothing, has one of pairs, [CLS] query [SEP] passage [SEP]:
+
+    score     score float32 [b]
+
 A model that writes texts from a document adds one, with a third input, `language`, int32 [b], the
 token that each text begins with:
 
@@ -39,7 +43,7 @@ from flax import nnx
 
 from t5x_style.checkpoints.restored_model import Restored
 from t5x_style.interfaces.contract import Contract
-from t5x_style.interfaces.objective import ANSWER, EMBED, FILL, GENERATE
+from t5x_style.interfaces.objective import ANSWER, EMBED, FILL, GENERATE, SCORE
 from t5x_style.interfaces.representation import (
     DENSE,
     PASSAGE,
@@ -53,7 +57,8 @@ from t5x_style.step import jitted_functions
 
 PLATFORMS = ("cpu", "cuda", "tpu")
 DEFAULT = "serving_default"  # the signature that clients get who name none
-READING = (ANSWER, FILL)  # kinds of functions of questions with passages, and their signatures
+READING = (ANSWER, FILL)  # kinds of functions that read a passage for a question
+JOINT = (*READING, SCORE)  # and all kinds of functions of a question with a passage
 # What TensorFlow's XLA knows without JAX: checks of symbolic shapes, and sharding marks.
 _PORTABLE_CALLS = frozenset({"shape_assertion", "Sharding"})
 
@@ -113,18 +118,20 @@ def signatures(model: Restored) -> dict[str, str]:
     """Signature -> the name of the function that it calls.
 
     Raises:
-      ExportError: none embeds, or several embed one side, so that signatures would be equal.
+      ExportError: none embeds or scores pairs, or several embed one side, so that signatures would
+        be equal.
     """
     names = [name for name, function in model.functions.items() if function.kind == EMBED]
-    if not names:
+    if not names and not any(one.kind == SCORE for one in model.functions.values()):
         raise ExportError(
-            "nothing to export: expected an objective with functions of kind 'embed', found "
+            "nothing to export: expected an objective with functions of kind 'embed', or one of "
+            "kind 'score', found "
             f"{ {name: function.kind for name, function in model.functions.items()} }"
         )
     found = {function_name(str(model.functions[name].side)): name for name in names}
     if len(found) < len(names):
         raise ExportError(f"expected at most one embed function of a side, found {names}")
-    others = (*READING, GENERATE)
+    others = (*JOINT, GENERATE)
     return found | {one.kind: name for name, one in model.functions.items() if one.kind in others}
 
 
@@ -157,8 +164,10 @@ def outputs(found: Representations) -> Outputs:
     return {"embedding": found[DENSE][:, 0], **named} if DENSE in found else named
 
 
-def read_outputs(found: Mapping[str, jax.Array]) -> Outputs:
+def read_outputs(found: Mapping[str, jax.Array] | jax.Array) -> Outputs:
     """Output name -> array [B, ...] of a batch of one question with a passage a row."""
+    if not isinstance(found, Mapping):  # scores of pairs
+        found = {SCORE: found}
     return {name: one[:, 0] if one.ndim == 2 else one for name, one in found.items()}
 
 
@@ -173,7 +182,7 @@ class _Group(dict[str, jax.Array]):
 
     def __missing__(self, feature: str) -> jax.Array:
         raise ExportError(
-            f"an embed function reads the feature {feature!r}, which token ids and a mask do "
+            f"a function reads the feature {feature!r}, which token ids and a mask do "
             f"not give; a SavedModel has {sorted(self)}"
         )
 

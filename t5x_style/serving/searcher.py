@@ -1,4 +1,4 @@
-"""A trained retriever that answers questions: of a finished run, or as gin files describe it."""
+"""A trained model that answers questions: of a finished run, or as gin files describe it."""
 
 import dataclasses
 import functools
@@ -12,7 +12,7 @@ from typing import Protocol
 import numpy as np
 
 from t5x_style.checkpoints import restored_model
-from t5x_style.configuration import gin_checks
+from t5x_style.configuration import gin_checks, gin_reader
 from t5x_style.interfaces import index as index_lib
 from t5x_style.interfaces.objective import embedding_function
 from t5x_style.interfaces.reading import Reading
@@ -27,6 +27,7 @@ from t5x_style.workflow import links, remote_store
 from t5x_style.workflow.store import STAGE_FILE
 
 JOB = "t5x_style.search.search"  # of the stage that leaves what `find_config` looks for
+_BY_INDEX = "t5x_style.serving.searcher.Searcher"
 
 
 class SearchError(ValueError):
@@ -84,6 +85,48 @@ class Answer:
     def text(self) -> str:
         """The answer; empty where there is none."""
         return "" if self.span is None else self.hit.passage.text[slice(*self.span)]
+
+
+class AnySearcher(Protocol):
+    """What `kennel search` asks and a bundle is made of: a `Searcher`, or a `RerankedSearcher`."""
+
+    @property
+    def model(self) -> restored_model.Trained:
+        """The trained model."""
+        ...
+
+    @property
+    def index(self) -> hybrid.Searched | None:
+        """Of what the model made of the passages; None: they are found by BM25 alone."""
+        ...
+
+    @property
+    def tokenizer(self) -> str:
+        """Folder of the model's tokenizer."""
+        ...
+
+    @property
+    def passages(self) -> Passages:
+        """That are searched."""
+        ...
+
+    @property
+    def fusion(self) -> Fusion | None:
+        """How BM25's scores are added to those of the model; None: they are not."""
+        ...
+
+    @property
+    def reads(self) -> bool:
+        """Whether `answer` can be asked."""
+        ...
+
+    def search(self, question: str, k: int) -> list[Hit]:
+        """See `Searcher`."""
+        ...
+
+    def answer(self, question: str, k: int) -> list[Answer]:
+        """See `Searcher`."""
+        ...
 
 
 class Searcher:
@@ -144,6 +187,11 @@ class Searcher:
         self._fused: Bm25Fusion | None = None  # made for the first question
 
     @property
+    def tokenizer(self) -> str:
+        """See `AnySearcher`."""
+        return self.questions.folder
+
+    @property
     def reads(self) -> bool:
         """Whether there is a reader, for `answer`."""
         return self._reader is not None
@@ -156,12 +204,7 @@ class Searcher:
         """
         if not question.strip():
             raise SearchError("the question is empty; expected a few words")
-        if (count := self.questions.tokens(question)) > self.questions.length:
-            print(
-                f"the question has {count} tokens, of which the model reads the first "
-                f"{self.questions.length}: the rest does not count",
-                file=sys.stderr,
-            )
+        tell_cut(self.questions.tokens(question), self.questions.length)
         group = self.questions([question])
         collected = TextCollector([question])
         collected.add(group, self._represent(group))
@@ -211,6 +254,16 @@ class Searcher:
         return sorted(answers, key=lambda answer: -answer.score)
 
 
+def tell_cut(count: int, length: int) -> None:
+    """Says on stderr what is not read of a question of `count` tokens."""
+    if count > length:
+        print(
+            f"the question has {count} tokens, of which the model reads the first {length}: the "
+            "rest does not count",
+            file=sys.stderr,
+        )
+
+
 def find_config(run: str) -> Path:
     """The config.gin of the finished search stage below a recipe's folder.
 
@@ -231,7 +284,7 @@ def find_config(run: str) -> Path:
     finished = [manifest.parent.name for manifest in stages]
     raise SearchError(
         f"{run}: no finished search stage; finished are {finished}. Let the recipe run to its end, "
-        "or name a gin file that binds searcher.Searcher with --gin_file."
+        "or name a gin file that binds search.search.searcher with --gin_file."
     )
 
 
@@ -244,13 +297,19 @@ def origin(run: str) -> str:
     return hashlib.sha256(find_config(run).read_bytes()).hexdigest()
 
 
-def open_searcher(flags: gin_checks.Flags) -> Searcher:
+def open_searcher(flags: gin_checks.Flags) -> AnySearcher:
     """Builds the searcher that the gin files describe."""
     config = flags.read()
-    gin_checks.check_names(
-        config, ("t5x_style.stage.run", JOB, "t5x_style.serving.searcher.Searcher")
-    )
+    name = _searcher_of(config)
+    gin_checks.check_names(config, ("t5x_style.stage.run", JOB, name))
     gin_checks.check_code(config)
     gin_checks.parse(config)
-    searcher: Searcher = gin_checks.configured(Searcher)()
+    searcher: AnySearcher = gin_checks.configured(name)()
     return searcher
+
+
+def _searcher_of(config: gin_reader.Config) -> str:
+    """The dotted path of what the stage searches by; a `Searcher` where files bind that alone."""
+    bound = config.bindings.get(("", JOB, "searcher"))
+    value = None if bound is None else config.expand(bound.value, bound.where)
+    return value.target if isinstance(value, gin_reader.Reference) and value.target else _BY_INDEX

@@ -15,8 +15,9 @@ import numpy as np
 from t5x_style.serving.training_curves import Curves
 
 SHOWN = 40  # characters of what was found, in an error
-# Modes of search besides the kinds: by words, which needs no model, and by all of a bundle as one
-BM25, HYBRID = "bm25", "hybrid"
+# Modes of search besides the kinds: by words, which needs no model, by all of a bundle as one, and
+# by a re-ranker of what words find
+BM25, HYBRID, RERANKED = "bm25", "hybrid", "reranked"
 ANSWERS, FILLS = "answer", "fill"  # what a reader does, named as the kind of its function
 Place = tuple[int, int] | None  # first character, and the one after the last; None: of no text
 
@@ -60,16 +61,17 @@ class Facts:
     Attributes:
       name: of the run that it was made of.
       version: its number; a later one has a larger one.
-      kinds: of representations that its model makes of a text.
+      kinds: of representations that its model makes of a text; () of a re-ranker.
       modes: of search: the kinds that are searched, BM25 where the bundle has it, and HYBRID where
-        these are several.
+        these are several, or RERANKED of a re-ranker. The last one is what to ask first.
       dimension: of a vector.
-      similarity: 'cosine' or 'dot'.
+      similarity: 'cosine' or 'dot'; 'score' of a re-ranker.
       query_length, passage_length: tokens at which texts are cut, specials included.
       passages: how many are indexed.
       sources: of passages, or how they begin where they are many, in alphabetical order; ()
         where passages name none, or too many to choose from.
       reads: of the model's reader, 'answer' or 'fill'; None where it has none.
+      reranks: whether the model scores a question with a passage.
       curves: whether it has the curves of its trainings.
       made: when it was made, ISO 8601 in UTC.
       contract: all fields of contract.json.
@@ -86,6 +88,7 @@ class Facts:
     passages: int
     sources: tuple[str, ...]
     reads: str | None
+    reranks: bool
     curves: bool
     made: str
     contract: Mapping[str, Any]
@@ -261,6 +264,18 @@ class Reader(Protocol):
         ...
 
 
+class Reranker(Protocol):
+    """What scores a question with a passage. Methods may be called from any thread."""
+
+    def pair(self, question: Tokens, passage: Tokens) -> Tokens:
+        """Both, of `Service.tokenize`, as the model reads them; places are of the passage."""
+        ...
+
+    def score(self, pair: Tokens) -> "Future[float]":
+        """How well they go together, a logit; errors as of `Service.submit`."""
+        ...
+
+
 class Service(Protocol):
     """One open version of a bundle. All methods may be called from any thread."""
 
@@ -272,6 +287,11 @@ class Service(Protocol):
     @property
     def reader(self) -> Reader | None:
         """Of the model; None where it reads no passages."""
+        ...
+
+    @property
+    def reranker(self) -> Reranker | None:
+        """Of the model; None where it scores no pairs."""
         ...
 
     @property
@@ -303,13 +323,16 @@ class Service(Protocol):
         ...
 
     def search(self, query: Encoded, mode: str, k: int, source: str | None = None) -> list[Hit]:
-        """The best passages, best first.
+        """The best passages, best first. In mode RERANKED it waits for the model's scores.
 
         Args:
           query: with the kinds that `needs` names, and its text.
           mode: one of the facts'.
           k: at least 1.
           source: only passages whose source begins so; None: all.
+
+        Raises:
+          Overloaded, Unavailable: as `submit`, in mode RERANKED.
         """
         ...
 

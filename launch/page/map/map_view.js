@@ -68,7 +68,8 @@ export function createMapView(context) {
       if (!info.kinds.includes("dense")) {
         const kinds = new Intl.ListFormat("en").format(info.kinds.map(nameOf)).toLowerCase();
         root.replaceChildren(notice("No map of this bundle",
-          `A map is drawn of dense vectors. This bundle has only ${kinds} representations.`));
+          "A map is drawn of dense vectors. This bundle has "
+            + `${kinds ? `only ${kinds}` : "no"} representations.`));
       } else if (info.bundle_version !== version && info.bundle_version !== asked) {
         load();
       } else {

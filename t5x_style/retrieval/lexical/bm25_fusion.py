@@ -2,7 +2,8 @@
 
 Both list their best passages of a question. The scores of each list are scaled to [0, 1] and added
 with a weight that an evaluation chose on development queries, or ranks are added; see
-`evaluation.fusion`, whose lists these are.
+`evaluation.fusion`, whose lists these are. A re-ranker's list is BM25's best hits in its own order
+(`bm25_reranking`).
 """
 
 import dataclasses
@@ -19,7 +20,7 @@ from t5x_style.retrieval import analysis, hybrid
 from t5x_style.retrieval.bm25 import Bm25Search
 
 # The jobs of this module. Raise `version` when the same settings and inputs give other outputs.
-JOBS = {"keep": {"name": "search_fusion", "version": 1, "outputs": ["fusion"]}}
+JOBS = {"keep": {"name": "search_fusion", "version": 2, "outputs": ["fusion"]}}
 FILE = "fusion.json"
 
 
@@ -35,11 +36,13 @@ class Fusion:
       weight: of the model's scores; 1 - weight is that of BM25's. None: ranks are added.
       depth: passages of each list.
       language: of the texts, which decides what BM25's words are.
+      reranked: whether the model is a re-ranker, which scores the passages of BM25's list.
     """
 
     weight: float | None
     depth: int
     language: str = "en"
+    reranked: bool = False
 
     def __post_init__(self) -> None:
         analysis.require_known(self.language)
@@ -108,7 +111,8 @@ def of_evaluation(metrics: str, system: str | None, language: str = "en") -> Fus
 
     Args:
       metrics: metrics.json of the evaluation.
-      system: its fusion of a model with BM25; None to add nothing.
+      system: its fusion of a model with BM25, or its re-ranker of BM25's hits; None to add
+        nothing.
       language: of the texts.
 
     Raises:
@@ -118,15 +122,16 @@ def of_evaluation(metrics: str, system: str | None, language: str = "en") -> Fus
     if system is None:
         return None
     facts = json.loads(Path(metrics).read_text(encoding="utf-8"))["facts"]
-    fused = [name for name, one in facts.items() if _adds_bm25(one, facts)]
+    fused = {name: words for name in facts if (words := _bm25_of(name, facts)) is not None}
     if system not in fused:
         raise FusionError(
             f"{metrics}: expected a system {system!r} that adds BM25's scores to those of a model, "
-            f"found {fused or 'none'}. Name one of these (FUSION_SYSTEM), or None to search by the "
-            "model alone, or evaluate one (gin_configs/runs/evaluation/fusion.gin)"
+            f"or puts BM25's hits in order, found {[*fused] or 'none'}. Name one of these "
+            "(FUSION_SYSTEM), or None to search by the model alone, or evaluate one "
+            "(gin_configs/runs/evaluation/fusion.gin)"
         )
     found = facts[system]
-    counted = {name: facts[found["of"][1]].get(name) for name in ("stemmer", "words")}
+    counted = {name: facts[fused[system]].get(name) for name in ("stemmer", "words")}
     wanted = dict.fromkeys(counted) | dict(analysis.LanguageAnalyzer(language).facts)
     if counted != wanted:
         raise FusionError(
@@ -134,16 +139,33 @@ def of_evaluation(metrics: str, system: str | None, language: str = "en") -> Fus
             f"{language!r}: {counted}, not {wanted}. Set LANGUAGE as for the evaluation; where its "
             "words are tokens of a model, FUSION_SYSTEM=None searches by the model alone."
         )
+    if "method" not in found:  # a re-ranker alone
+        return Fusion(1.0, found["reranked"], language, reranked=True)
     weight = found["weight_of_first"] if found["method"] == "linear" else None
-    return Fusion(weight, found["list_depth"], language)
+    depth = found.get("reranked", found["list_depth"])
+    return Fusion(weight, depth, language, reranked="reranked" in found)
 
 
-def _adds_bm25(one: Mapping[str, Any], facts: Mapping[str, Any]) -> bool:
-    """Whether a system adds BM25's scores, its second, to those of a model."""
-    if not {"method", "of", "list_depth"} <= one.keys() or "reranked" in one:
-        return False
-    first, second = (facts.get(name, {}) for name in one["of"])
-    return "k1" in second and "k1" not in first
+def _bm25_of(system: str, facts: Mapping[str, Any]) -> str | None:
+    """The BM25 that a system adds to a model's scores, or whose hits it puts in order; or None."""
+    found = facts[system]
+    if isinstance(found.get("of"), str):  # a re-ranker of that system's hits
+        return found["of"] if _is_bm25(found["of"], facts) else None
+    if not {"method", "of", "list_depth"} <= found.keys():
+        return None
+    first, second = found["of"]
+    if _is_bm25(first, facts) or not _is_bm25(second, facts):
+        return None
+    model = facts.get(first, {})
+    if isinstance(model.get("of"), str):  # a re-ranker, whose hits are those of `second`
+        same = model["of"] == second and model["reranked"] == found.get("reranked")
+    else:
+        same = "reranked" not in found
+    return second if same else None
+
+
+def _is_bm25(system: str, facts: Mapping[str, Any]) -> bool:
+    return "k1" in facts.get(system, {})
 
 
 class Bm25Fusion:
@@ -177,7 +199,8 @@ class Bm25Fusion:
           [k] float32 and [k] int32, as of a search; ties by id.
         """
         by_words = self.words.search([question], self.depth)
-        return self._sum((scores, rows), (by_words[0][0], by_words[1][0]), k)
+        lists = (scores, rows), (by_words[0][0], by_words[1][0])
+        return added(self.fusion, *lists, self.words.ids, k)
 
     def within(
         self, question: str, scores: np.ndarray, rows: np.ndarray, passages: np.ndarray, k: int
@@ -196,37 +219,53 @@ class Bm25Fusion:
         model, lexical = (
             index_lib.padded(found[None], listed[None], self.depth) for found, listed in lists
         )
-        return self._sum((model[0][0], model[1][0]), (lexical[0][0], lexical[1][0]), k)
+        lists = (model[0][0], model[1][0]), (lexical[0][0], lexical[1][0])
+        return added(self.fusion, *lists, self.words.ids, k)
 
-    def _sum(
-        self, one: tuple[np.ndarray, np.ndarray], other: tuple[np.ndarray, np.ndarray], k: int
-    ) -> tuple[np.ndarray, np.ndarray]:
-        total: dict[int, float] = {}
-        for (scores, rows), weight in zip((one, other), self._weights(), strict=True):
-            there = rows != NO_ROW
-            parts = weight * self._comparable(scores[there])
-            for row, part in zip(rows[there].tolist(), parts.tolist(), strict=True):
-                total[row] = total.get(row, 0.0) + part
-        # In float64 and by id where sums are equal, as an evaluation has them
-        best = sorted(total, key=lambda row: (-total[row], self.words.ids[row]))[:k]
-        sums, found = np.full(k, -np.inf, np.float32), np.full(k, NO_ROW, np.int32)
-        sums[: len(best)] = [total[row] for row in best]
-        found[: len(best)] = best
-        return sums, found
 
-    def _weights(self) -> Sequence[float]:
-        weight = self.fusion.weight
-        return (1.0, 1.0) if weight is None else (weight, 1 - weight)
+def added(
+    fusion: Fusion,
+    one: tuple[np.ndarray, np.ndarray],
+    other: tuple[np.ndarray, np.ndarray],
+    ids: Sequence[str],
+    k: int,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Two lists as one.
 
-    def _comparable(self, scores: np.ndarray) -> np.ndarray:
-        """Scores of a list, the best first, on a scale that both lists have; float64."""
-        if self.fusion.weight is None:
-            return 1 / (hybrid.RRF_K + np.arange(1, len(scores) + 1))
-        if not len(scores):
-            return np.zeros(0)
-        exact = scores.astype(np.float64)
-        low, width = exact.min(), exact.max() - exact.min()
-        return (exact - low) / width if width else np.ones(len(scores))
+    Args:
+      fusion: how they are added.
+      one, other: scores [n] float32, the best first, and rows [n] int32 of each, NO_ROW where there
+        are fewer.
+      ids: of all rows; of equal sums the one with the lower id is first.
+      k: at least 1.
+
+    Returns:
+      [k] float32 and [k] int32, as of a search.
+    """
+    weights = (1.0, 1.0) if fusion.weight is None else (fusion.weight, 1 - fusion.weight)
+    total: dict[int, float] = {}
+    for (scores, rows), weight in zip((one, other), weights, strict=True):
+        there = rows != NO_ROW
+        parts = weight * _comparable(scores[there], ranks=fusion.weight is None)
+        for row, part in zip(rows[there].tolist(), parts.tolist(), strict=True):
+            total[row] = total.get(row, 0.0) + part
+    # In float64, as an evaluation has them
+    best = sorted(total, key=lambda row: (-total[row], ids[row]))[:k]
+    sums, found = np.full(k, -np.inf, np.float32), np.full(k, NO_ROW, np.int32)
+    sums[: len(best)] = [total[row] for row in best]
+    found[: len(best)] = best
+    return sums, found
+
+
+def _comparable(scores: np.ndarray, ranks: bool) -> np.ndarray:
+    """Scores of a list, the best first, on a scale that both lists have; float64."""
+    if ranks:
+        return 1 / (hybrid.RRF_K + np.arange(1, len(scores) + 1))
+    if not len(scores):
+        return np.zeros(0)
+    exact = scores.astype(np.float64)
+    low, width = exact.min(), exact.max() - exact.min()
+    return (exact - low) / width if width else np.ones(len(scores))
 
 
 def over(texts: Iterable[str], ids: Sequence[str], fusion: Fusion) -> Bm25Fusion:

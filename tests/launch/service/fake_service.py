@@ -11,6 +11,7 @@ import numpy as np
 from t5x_style.serving.service import (
     BM25,
     HYBRID,
+    RERANKED,
     CorpusMap,
     Encoded,
     Evidence,
@@ -82,12 +83,14 @@ class FakeService:
             "passages": len(PASSAGES),
             "sources": ("food", "pets"),
             "reads": None,
+            "reranks": False,
             "curves": True,
             "made": "2026-11-27T00:00:00Z",
             "contract": {"pooling": "cls"},
         }
         self.facts = Facts(**{**values, **facts})
         self.reader = None if self.facts.reads is None else FakeReader(self.facts.reads)
+        self.reranker = FakeReranker() if self.facts.reranks else None
         self.submitted: list[tuple[str, int, tuple[str, ...]]] = []
         self.batch_tokens = 64
         self.sources: list[str | None] = []
@@ -146,7 +149,7 @@ class FakeService:
     def needs(self, mode: str) -> tuple[str, ...]:
         if mode not in self.facts.modes:
             raise RequestError(f"no mode {mode}")
-        if mode == BM25:
+        if mode in (BM25, RERANKED):
             return ()
         return self.facts.kinds if mode == HYBRID else (mode,)
 
@@ -279,6 +282,19 @@ class FakeReader:
         """Of one [MASK]: words of the passage are nine times as likely as others."""
         chances = np.asarray([9.0 if one in joint.pieces else 1.0 for one in VOCABULARY])
         return done(np.log(chances / chances.sum())[None].astype(np.float32))
+
+
+class FakeReranker:
+    """Counts the words that a pair has in common; see `service.Reranker`."""
+
+    def pair(self, question: Tokens, passage: Tokens) -> Tokens:
+        pieces = [*question.pieces[:-1], *passage.pieces]
+        cut = question.cut_off + passage.cut_off
+        return Tokens(np.arange(len(pieces), dtype=np.int32), pieces, [None] * len(pieces), cut)
+
+    def score(self, pair: Tokens) -> "Future[float]":
+        at = pair.pieces.index("[CLS]", 1)
+        return done(float(len(set(pair.pieces[1:at]) & set(pair.pieces[at + 1 : -1]))))
 
 
 def done(value: object) -> "Future":

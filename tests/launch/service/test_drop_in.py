@@ -193,6 +193,29 @@ def test_scores_between_0_and_1_keep_the_order():
     assert unit_score("dot")(0) == 0.5 and unit_score("cosine")(1.0000001) == 1
 
 
+def test_a_reranker_scores_pairs(serve):
+    service = FakeService(kinds=(), modes=("bm25", "reranked"), reranks=True, similarity="score")
+    client, texts = serve(service), ["a dog", "the cat", LONG, "a cat"]
+    body = {"query": "a cat", "texts": texts}
+    reply = client.post("/rerank", json={**body, "raw_scores": True})
+    assert [(one["index"], one["score"]) for one in reply.json()] == [
+        (3, 2),
+        (0, 1),
+        (1, 1),
+        (2, 1),
+    ]
+    assert reply.headers["X-Truncated"] == "2" and not service.submitted
+    plain = client.post("/rerank", json=body).json()
+    assert plain[0]["score"] == pytest.approx(1 / (1 + np.exp(-2)))
+    ranked = {"query": "a cat", "documents": texts, "top_n": 1}
+    (first,) = client.post("/v2/rerank", json=ranked).json()["results"]
+    assert first == {"index": 3, "relevance_score": pytest.approx(plain[0]["score"])}
+    assert client.get("/info").json()["model_type"].keys() == {"reranker"}
+    for route, of_one in (("/embed", {"inputs": "a"}), ("/encode", {"texts": ["a"]})):
+        refused = client.post(route, json=of_one)
+        assert refused.status_code == 424 and "scores pairs" in refused.json()["error"]
+
+
 @pytest.mark.parametrize("version", ["1", "2"])
 def test_cohere_reranks(client, version):
     body = {

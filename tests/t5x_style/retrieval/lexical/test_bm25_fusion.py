@@ -23,7 +23,20 @@ FACTS = {
     },
     "ranks": {"of": ["mine", "bm25"], "method": "reciprocal_rank", "list_depth": 50},
     "kinds": {"kinds": ["dense"], "candidates_by": ["dense"], "method": "linear"},
-    "reranked": {
+    "reranker": {"of": "bm25", "reranked": 10, "contract": {}},
+    "in order": {
+        "of": ["reranker", "bm25"], "method": "linear", "list_depth": 50, "reranked": 10,
+        "weight_of_first": 0.7,
+    },
+    "other hits": {"of": "mine", "reranked": 10, "contract": {}},
+    "fewer hits": {
+        "of": ["reranker", "bm25"], "method": "linear", "list_depth": 50, "reranked": 5,
+        "weight_of_first": 0.4,
+    },
+    "all hits": {
+        "of": ["reranker", "bm25"], "method": "linear", "list_depth": 50, "weight_of_first": 0.4,
+    },
+    "no reranker": {
         "of": ["mine", "bm25"], "method": "linear", "list_depth": 50, "reranked": 10,
         "weight_of_first": 0.4,
     },
@@ -122,6 +135,10 @@ def test_an_evaluation_says_how(tmp_path):
     assert bm25_fusion.of_evaluation(metrics, "fusion") == Fusion(0.4, 50, "en")
     assert bm25_fusion.of_evaluation(metrics, "ranks") == Fusion(None, 50, "en")
     assert bm25_fusion.of_evaluation(metrics, None) is None
+    reranked = Fusion(0.7, 10, "en", reranked=True)
+    assert bm25_fusion.of_evaluation(metrics, "in order") == reranked
+    alone = Fusion(1.0, 10, "en", reranked=True)
+    assert bm25_fusion.of_evaluation(metrics, "reranker") == alone
 
 
 @pytest.mark.parametrize(("system", "expected"), [("fusion", Fusion(0.4, 50)), (None, None)])
@@ -130,9 +147,14 @@ def test_a_stage_keeps_it_for_searches(tmp_path, system, expected):
     assert bm25_fusion.load(str(tmp_path / outputs["fusion"])) == expected
 
 
-@pytest.mark.parametrize("system", ["kinds", "reranked", "bm25", "mine", "other"])
+NO_FUSION = ["kinds", "bm25", "mine", "other"]
+
+
+@pytest.mark.parametrize(
+    "system", [*NO_FUSION, "other hits", "fewer hits", "all hits", "no reranker"]
+)
 def test_other_systems_are_refused(tmp_path, system):
-    with pytest.raises(FusionError, match=r"found \['fusion', 'ranks'\]"):
+    with pytest.raises(FusionError, match=r"found \['fusion', 'ranks', 'reranker', 'in order'\]"):
         bm25_fusion.of_evaluation(written(tmp_path), system)
 
 

@@ -14,7 +14,7 @@ from t5x_style.interfaces.representation import (
 from t5x_style.retrieval import candidate_scores, hybrid
 from t5x_style.retrieval.lexical.bm25_fusion import Bm25Fusion
 from t5x_style.serving.encoded_texts import as_representations
-from t5x_style.serving.passage_sources import Sources
+from t5x_style.serving.searching.passage_sources import Sources
 from t5x_style.serving.service import BM25, HYBRID, Encoded, RequestError, shown
 
 # Of the hits that are asked for: an exact index compiles once for each. Above, powers of two.
@@ -66,7 +66,8 @@ class PassageSearch:
         """Row, score, and score by kind of the best passages, best first; see `Service.search`."""
         asked = as_representations([query])
         if source is not None:
-            scores, rows = self._within(query.text, asked, mode, k, self._rows_of(source))
+            rows = self.sources.required(source)[None]
+            scores, rows = self._within(query.text, asked, mode, k, rows)
         elif mode == BM25:
             scores, rows = self._with_bm25.words.search([query.text], k)
         elif mode == HYBRID:
@@ -116,16 +117,6 @@ class PassageSearch:
             return self.combined.search(asked, k)
         (kind,) = self.passages
         return self.indexes[kind].search(asked[kind], k)
-
-    def _rows_of(self, source: str) -> np.ndarray:
-        """[1, n] int32, at least one; RequestError."""
-        rows = self.sources.rows(source)[None].astype(np.int32)
-        if not rows.size:
-            raise RequestError(
-                f"source: expected the beginning of a passage's source, found {shown(source)}, "
-                f"with which none begins; GET /info lists some"
-            )
-        return rows
 
     def _within(
         self, text: str, asked: Representations, mode: str, k: int, rows: np.ndarray

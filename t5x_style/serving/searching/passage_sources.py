@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from t5x_style.serving.service import RequestError, shown
+
 LISTED = 200  # sources that are offered for a choice, at most
 _PART = re.compile(r"^[^/:#]*[/:#]?")
 
@@ -39,6 +41,20 @@ class Sources:
             self._sorted, beginning, lo=start, key=lambda source: source[: len(beginning)]
         )
         return np.sort(self._order[start:end])
+
+    def required(self, beginning: str) -> np.ndarray:
+        """int32 [n], as `rows`, at least one.
+
+        Raises:
+          RequestError: no source begins so.
+        """
+        rows = self.rows(beginning).astype(np.int32)
+        if not rows.size:
+            raise RequestError(
+                f"source: expected the beginning of a passage's source, found {shown(beginning)}, "
+                f"with which none begins; GET /info lists some"
+            )
+        return rows
 
 
 def _listed(sources: Sequence[str]) -> tuple[str, ...]:

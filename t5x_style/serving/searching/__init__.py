@@ -1,0 +1,1 @@
+"""Search of the passages of one open version of a bundle."""
