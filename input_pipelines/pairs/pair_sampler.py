@@ -29,6 +29,12 @@ _ATTEMPTS = 64
 BLOCK = 8192  # queries
 
 
+@functools.cache
+def _warn_once(text: str) -> None:
+    """A stage makes several samplers of the same pairs: for its length, and for its batches."""
+    logging.warning("%s", text)
+
+
 class PairChoice:
     """Batches of B queries with G passages each, without end.
 
@@ -153,11 +159,11 @@ class PairChoice:
             )
         short = np.maximum(wanted - counts, 0)
         if short.any():
-            logging.warning(
-                "%d of %d queries have fewer than %d negatives of their own, %d of them none: "
-                "random passages fill %.1f %% of the places",
-                *(np.count_nonzero(short), len(counts), wanted, np.count_nonzero(counts == 0)),
-                100 * short.sum() / (wanted * len(counts)),
+            few, none = np.count_nonzero(short), np.count_nonzero(counts == 0)
+            share = short.sum() / (wanted * len(counts))
+            _warn_once(
+                f"{few} of {len(counts)} queries have fewer than {wanted} negatives of their own, "
+                f"{none} of them none: random passages fill {share:.1%} of the places"
             )
 
     def _deal_block(self, epoch: int, block: int) -> tuple[np.ndarray, np.ndarray]:

@@ -177,7 +177,10 @@ def _names(facts: Facts) -> str:
             + _alone(verdict, one)
         )
     if facts.reranker:
-        return f"`{verdict.system}` is the hits of `{verdict.baseline}` in the order of this model."
+        return (
+            f"`{verdict.system}` is the hits of `{verdict.baseline}` in the order of this model."
+            + _others(verdict)
+        )
     return f"The base is called `{verdict.baseline}`, this model `{verdict.system}`."
 
 
@@ -190,6 +193,14 @@ def _alone(verdict: verdict_lib.Verdict, weighed: verdict_lib.Weighed) -> str:
         f" **Alone, this model puts the hits in a worse order than `{weighed.second}` "
         f"({verdict.metric} {one.value:.3f}, {other.value:.3f}): use it with those scores.**"
     )
+
+
+def _others(verdict: verdict_lib.Verdict) -> str:
+    """Where the rows of the table are explained that are neither of the two."""
+    names = [name for name in verdict.systems if name not in (verdict.system, verdict.baseline)]
+    if not names:
+        return ""
+    return f" Other rows ({', '.join(map(_plain, names))}): see the page of the run, `summary.md`."
 
 
 def _table(systems: Mapping[str, verdict_lib.Metrics]) -> str:
