@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import tokenizers
 
+from t5x_style.evaluation import ranking
 from t5x_style.retrieval import beir_collection
 from tests import test_short_paths
 from tests.kits import published_folders, virtual_devices
@@ -75,6 +76,19 @@ def test_a_reranker(run: Run) -> None:
     card = (folder / "export/cross_encoder/README.md").read_text(encoding="utf-8")
     assert "pipeline_tag: text-ranking" in card and "kind=reranker" in card
     assert "### With the scores of the search" in card
+
+
+def test_a_reranker_is_searched_as_it_was_judged(place: Path, run: Run) -> None:
+    folder = reranker(run)
+    lists = ranking.read_run(folder / "evaluation/runs/reranker_and_search.trec")
+    name, hits = next(iter(lists.items()))
+    question = beir_collection.read_queries(folder / "collection/corpus")[name]
+    command = [sys.executable, "-m", "launch.cli", "search", f"--run={folder}", "-k3", question]
+    answer = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    titles = [line.split("\t")[2] for line in answer.strip().splitlines()]
+    passages = beir_collection.Passages(folder / "collection/corpus")
+    found = [passages.passage(passages.row(one)) for one, _ in hits[:3]]
+    assert titles == [one.title or one.id for one in found]
 
 
 def test_a_reranker_over_a_retriever(place: Path, run: Run) -> None:
