@@ -1,4 +1,4 @@
-"""Exact search of any kind: slow, right, and what every other index is measured against."""
+"""Exact search of any kind: right, slow but for tokens, and what other indexes are measured by."""
 
 import dataclasses
 import functools
@@ -21,6 +21,7 @@ from t5x_style.interfaces.representation import (
     blocks,
 )
 from t5x_style.retrieval import encoding, representation_files, similarity
+from t5x_style.retrieval.lexical.postings import Postings
 
 # Passages that are compared at once, by kind, and their entries
 PASSAGE_BLOCK = {DENSE: 65_536, SPARSE: 65_536, MULTI_VECTOR: 2_048}
@@ -31,7 +32,11 @@ _Block = tuple[int, int, Any]  # first row, how many passages, and what `_prepar
 
 
 class ExactIndex:
-    """Compares every query with every passage, of any kind; implements `index.SavableIndex`."""
+    """Compares every query with every passage, of any kind; implements `index.SavableIndex`.
+
+    Tokens with weights are compared by token (`lexical.postings`), which finds the same: postings
+    are made for the first search and stay in memory, 8 bytes an entry.
+    """
 
     recall = 1.0
 
@@ -71,8 +76,14 @@ class ExactIndex:
         """Passages that it was given."""
         return self._passages
 
+    @functools.cached_property
+    def _postings(self) -> Postings:
+        return Postings(self._passages)
+
     def search(self, queries: Representation, k: int) -> tuple[np.ndarray, np.ndarray]:
         """As `index.Index.search`."""
+        if self.kind == SPARSE:
+            return self._postings.search(queries, k)
         if self._blocks is None:
             return top_k(queries, self._passages, k, self.kind)
         queries = index_lib.check_queries(queries, self._passages.shape[1], k)
@@ -86,7 +97,7 @@ class ExactIndex:
 
 @dataclasses.dataclass(frozen=True)
 class Exact(index_lib.IndexType):
-    """Indexes that compare every passage, on any machine; what they hold stays on disk."""
+    """Indexes that compare every passage, on any machine; vectors that they hold stay on disk."""
 
     def build(self, passages: Representation, record: index_lib.IndexRecord) -> ExactIndex:
         """As `index.IndexType.build`."""
@@ -103,7 +114,7 @@ class Exact(index_lib.IndexType):
 
 @dataclasses.dataclass(frozen=True)
 class ExactSparse(Exact):
-    """`Exact` over tokens with weights."""
+    """`Exact` over tokens with weights, which are in memory when they are searched."""
 
     kind = SPARSE
 
@@ -253,6 +264,6 @@ def _better(
 
 
 def load(embeddings: str, kind: str = "dense") -> ExactIndex:
-    """The exact index of a folder that `encode_corpus` wrote, of one kind; it stays on disk."""
+    """The exact index of a folder that `encode_corpus` wrote, of one kind."""
     stored = encoding.load_embeddings(embeddings, kind)
     return ExactIndex(stored.passages, stored.ids, stored.contract, stored.checkpoint, kind)
