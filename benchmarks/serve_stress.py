@@ -66,7 +66,8 @@ _FIELDS: dict[str, dict[str, object]] = {
     "/v1/rerank": {"query": "a question", "documents": _TEXTS, "top_n": 1},
     "/v2/rerank": {"query": "a question", "documents": _TEXTS, "model": "m"},
 }
-_LIKELY = ("dense", "sparse", "multi_vector", "hybrid", "query", "passage", "base64", "a b c")
+_LIKELY = ("dense", "sparse", "multi_vector", "bm25", "hybrid", "reranked", "query", "passage")
+_LIKELY += ("base64", "a b c")
 _NUMBERS = (0, -1, 1, 10, 10**9, 2**64, 0.5, -1e300)
 _INSIDE = re.compile(r"Traceback|/tmp|/root|/home|\.py\b|site-packages|object at 0x")
 

@@ -23,7 +23,7 @@ from t5x_style.interfaces.representation import QUERY
 from t5x_style.retrieval import beir_collection, versioned_folder
 from t5x_style.serving import bundle
 from t5x_style.serving.bundle_service import BundleService
-from t5x_style.serving.service import Encoded
+from t5x_style.serving.service import RERANKED, Encoded, Hit
 
 _RUN = flags.DEFINE_string("run", None, "Folder of a run, which has a bundle.", required=True)
 _MEASURED = flags.DEFINE_string(
@@ -43,10 +43,21 @@ def asked(service: BundleService, text: str) -> Encoded:
     return dataclasses.replace(found, text=text)
 
 
+def search(service: BundleService, query: Encoded, mode: str) -> list[Hit]:
+    """The K best passages."""
+    if mode != RERANKED:
+        return service.search(query, mode, K)
+    reranker = service.reranker
+    assert reranker is not None  # of a bundle with this mode
+    candidates = reranker.candidates(query.text, None)
+    logits = [one.result() for one in map(reranker.score, candidates.pairs)]
+    return reranker.ordered(candidates, logits, K)
+
+
 def milliseconds(service: BundleService, query: Encoded, mode: str) -> float:
     """Of one search."""
     begin = time.perf_counter()
-    service.search(query, mode, K)
+    search(service, query, mode)
     return 1000 * (time.perf_counter() - begin)
 
 
@@ -58,11 +69,11 @@ def main(argv: Sequence[str]) -> None:
     measured = ranking.read_run(of_evaluation / f"evaluation/runs/{_SYSTEM.value}.trec")
     texts = beir_collection.read_queries(of_evaluation / "collection/corpus")
     service = BundleService(versioned_folder.current(bundle.of_run(run)))
+    service.warm_up()  # before any text
     names = list(measured)[:: _EACH.value]
     queries = {name: asked(service, texts[name]) for name in names}
-    service.warm_up()
     mode = service.facts.modes[-1]
-    found = {name: service.search(query, mode, K) for name, query in queries.items()}
+    found = {name: search(service, query, mode) for name, query in queries.items()}
     equal = sum(
         [hit.id for hit in found[name]] == [passage for passage, _ in measured[name][:K]]
         for name in names

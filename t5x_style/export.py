@@ -30,6 +30,7 @@ from t5x_style.configuration import command_flags, gin_checks
 from t5x_style.distributed import startup
 from t5x_style.distributed.partitioning import MeshShape, Partitioner
 from t5x_style.interfaces.contract import FILE_NAME, Contract, Vocabulary
+from t5x_style.interfaces.objective import EMBED
 from t5x_style.interfaces.verdict_record import NOTICE, Verdict, withheld
 from t5x_style.reporting import run_curves
 from t5x_style.retrieval import versioned_folder
@@ -122,6 +123,12 @@ def export(
     model = restored_model.restore(objective, checkpoint, host, step)
     given = dataclasses.replace(model.contract, tokenizer_fingerprint=tokenizer.fingerprint)
     model.contract.require(given, f"the tokenizer in {tokenizer.folder}")
+    if not any(one.kind == EMBED for one in model.functions.values()):
+        raise ExportError(
+            "nothing to export: expected an objective with functions of kind 'embed', found "
+            f"{sorted(model.functions)}. A re-ranker is served from a bundle: kennel export "
+            "--bundle=RUN"
+        )
     max_lengths = saved_model.lengths(model)
     contract = model.contract
     if hybrid is not None:

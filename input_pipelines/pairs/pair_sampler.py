@@ -31,7 +31,10 @@ BLOCK = 8192  # queries
 
 @functools.cache
 def _warn_once(text: str) -> None:
-    """A stage makes several samplers of the same pairs: for its length, and for its batches."""
+    """Logs a warning that this process has not logged yet.
+
+    A stage makes several samplers of the same pairs: for its length, and for its batches.
+    """
     logging.warning("%s", text)
 
 

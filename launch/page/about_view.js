@@ -9,7 +9,7 @@ const LABELS = {
   passages: "Passages", kinds: "Representations",
   modes: "Modes", dimension: "Dimension", similarity: "Similarity",
   query_length: "Tokens of a query", passage_length: "Tokens of a passage", sources: "Sources",
-  reads: "Reads passages", version: "Kennel",
+  reads: "Reads passages", reranks: "Scores pairs of a question and a passage", version: "Kennel",
 };
 
 /**
@@ -27,7 +27,8 @@ function content(info) {
     Object.entries({ ...rest, ...contract }).filter(([name]) => !(name in LABELS))));
   return [
     element("h2", {}, "This bundle"),
-    facts(Object.keys(LABELS).filter((name) => name in info), info),
+    facts(Object.keys(LABELS).filter((name) => name in info
+      && (name !== "dimension" || info.kinds.length)), info),
     ...(Object.keys(others).length
       ? [element("h2", {}, "Contract"), facts(Object.keys(others), others)] : []),
     element("h2", {}, "The server"),
@@ -54,7 +55,8 @@ function facts(names, info) {
 function shown(name, value) {
   if (name === "made") return date(value);
   if (name === "reads") return READS[value] ?? "no";
-  if (name === "kinds" || name === "modes") return value.map(nameOf).join(", ");
+  if (name === "kinds" || name === "modes") return value.map(nameOf).join(", ") || "none";
+  if (name === "reranks") return value ? "yes" : "no";
   if (name === "passages" || name.endsWith("_length")) return count(value);
   if (Array.isArray(value)) return value.length ? value.join(", ") : "none";
   return value === null || value === "" ? "none" : String(value);

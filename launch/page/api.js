@@ -14,6 +14,7 @@
  * @property {string[]} sources
  * @property {boolean} curves whether /curves has any
  * @property {string} made
+ * @property {boolean} reranks whether the model scores a question with a passage
  * @property {null|"answer"|"fill"} reads what the model does with passages that it reads
  * @property {number} max_read passages for one request
  *

@@ -88,11 +88,9 @@ async def embeddings(body: EmbeddingsRequest, session: Opened) -> JsonReply:
 
 @router.get("/models")
 async def models(session: Opened) -> JsonReply:
-    """The model, as it encodes passages and queries."""
-    data = [
-        {"id": session.name + suffix, "object": "model", "created": 0, "owned_by": "kennel"}
-        for suffix in ("", AS_QUERY)
-    ]
+    """The model, as it encodes passages and queries; of a re-ranker its name alone."""
+    names = [session.name, session.name + AS_QUERY] if session.facts.kinds else [session.name]
+    data = [{"id": one, "object": "model", "created": 0, "owned_by": "kennel"} for one in names]
     return JsonReply({"object": "list", "data": data})
 
 

@@ -1,12 +1,13 @@
 """What routes that search have in common: checks of a query, its encoding, and hits for replies."""
 
 import dataclasses
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from launch.service.session import Session
 from t5x_style.interfaces.representation import QUERY
-from t5x_style.serving.service import Encoded, Hit, RequestError, Tokens, shown
+from t5x_style.serving.service import RERANKED, Encoded, Hit, RequestError, Tokens, shown
 
 LISTED = 20  # names in an error
 
@@ -18,6 +19,24 @@ async def encoded_query(
     tokens = await session.tokenize(field, QUERY, [query])
     (encoded,) = await session.encode(QUERY, tokens, kinds) if kinds else [Encoded()]
     return tokens[0], dataclasses.replace(encoded, text=query)
+
+
+async def found(
+    session: Session, query: Encoded, mode: str, k: int, source: str | None = None
+) -> list[Hit]:
+    """The best passages, as `Service.search`; of mode RERANKED with the model's scores.
+
+    Raises:
+      Overloaded, Unavailable: see `Session.compute`, in mode RERANKED.
+    """
+    if mode != RERANKED:
+        return await session.search(session.service.search, query, mode, k, source)
+    reranker = session.service.reranker
+    assert reranker is not None  # of a bundle with this mode
+    candidates = await session.search(reranker.candidates, query.text, source)
+    submits = [functools.partial(reranker.score, one) for one in candidates.pairs]
+    logits = await session.compute(submits)
+    return await session.search(reranker.ordered, candidates, logits, k)
 
 
 def mode_of(session: Session, mode: str | None) -> str:

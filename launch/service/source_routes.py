@@ -12,7 +12,7 @@ from launch.service.bodies import HitReply, QueryTokens, Request, Seconds, Text
 from launch.service.error_replies import ErrorReply, documented
 from launch.service.json_reply import JsonReply
 from launch.service.session import Opened, Session
-from t5x_style.serving.service import Encoded, Hit, RequestError, shown
+from t5x_style.serving.service import BM25, RERANKED, Encoded, Hit, RequestError, shown
 
 MOST_SOURCES = 24  # that are searched for one query
 SHOWN = 3  # passages of each source, if the request names no number
@@ -27,7 +27,9 @@ class SourcesRequest(Request):
 
     query: Text
     k: int = Field(SHOWN, description="passages of each source, from 1", json_schema_extra=_FROM_1)
-    mode: str | None = Field(None, description="one of /info's modes; default: hybrid, if offered")
+    mode: str | None = Field(
+        None, description="one of /info's modes; default: the last, but bm25 of a re-ranker"
+    )
 
 
 class SourceHits(BaseModel):
@@ -53,11 +55,11 @@ class SourcesReply(BaseModel):
 async def sources(body: SourcesRequest, session: Opened) -> JsonReply:
     """The best passages of each source for a query, which is encoded once."""
     listed = _listed(session, body.k)
-    mode = queries.mode_of(session, body.mode)
+    mode = queries.mode_of(session, body.mode or (BM25 if session.facts.reranks else None))
     kinds = session.service.needs(mode)
     tokens, encoded = await queries.encoded_query(session, "query", body.query, kinds)
     found = {one: await _search(session, encoded, mode, body.k, one, listed) for one in listed}
-    best = {one: hits[0].score if hits else -math.inf for one, hits in found.items()}
+    best = {one: _best(hits) for one, hits in found.items()}
     return JsonReply(
         {
             "mode": mode,
@@ -70,6 +72,11 @@ async def sources(body: SourcesRequest, session: Opened) -> JsonReply:
             "seconds": session.seconds,
         }
     )
+
+
+def _best(hits: Sequence[Hit]) -> float:
+    """What sources are ordered by: a re-ranker's scores, since sums are of each source's scale."""
+    return max((hit.scores.get(RERANKED, hit.score) for hit in hits), default=-math.inf)
 
 
 def _listed(session: Session, k: int) -> Sequence[str]:
@@ -100,7 +107,7 @@ async def _search(
     longer = tuple(one for one in listed if one != source and one.startswith(source))
     asked = k
     while True:
-        hits = await session.search(session.service.search, encoded, mode, asked, source)
+        hits = await queries.found(session, encoded, mode, asked, source)
         kept = [hit for hit in hits if not hit.source.startswith(longer)] if longer else hits
         if len(kept) >= k or len(hits) < asked:
             return kept[:k]

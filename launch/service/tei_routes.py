@@ -82,6 +82,7 @@ class Ranked(BaseModel):
 @router.post("/embed", responses={200: {"model": list[list[float]]}})
 async def embed(body: EmbedRequest, session: Opened) -> JsonReply:
     """A vector of each text."""
+    session.require_kind(DENSE)
     check_dimensions(session, body.dimensions)
     normalize = body.normalize
     if normalize is None:
@@ -202,7 +203,8 @@ async def similarities(
         tokens = [shortened(one, longest) for one in tokens]
     reranker = session.service.reranker
     if reranker is not None:
-        pairs = [reranker.pair(asked[0], one) for one in tokens]
+        pair = functools.partial(reranker.pair, asked[0])
+        pairs: list[Tokens] = await session.in_thread(list, map(pair, tokens))
         scores = await session.compute([functools.partial(reranker.score, one) for one in pairs])
     else:
         both = [(QUERY, asked[0]), *((PASSAGE, one) for one in tokens)]

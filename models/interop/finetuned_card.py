@@ -196,11 +196,12 @@ def _alone(verdict: verdict_lib.Verdict, weighed: verdict_lib.Weighed) -> str:
 
 
 def _others(verdict: verdict_lib.Verdict) -> str:
-    """Where the rows of the table are explained that are neither of the two."""
+    """What rows of the table are that are neither of the two."""
     names = [name for name in verdict.systems if name not in (verdict.system, verdict.baseline)]
     if not names:
         return ""
-    return f" Other rows ({', '.join(map(_plain, names))}): see the page of the run, `summary.md`."
+    rows = ", ".join(f"`{name}`" for name in names)
+    return f" For comparison only, and described on the page of the run that made it: {rows}."
 
 
 def _table(systems: Mapping[str, verdict_lib.Metrics]) -> str:

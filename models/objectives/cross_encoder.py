@@ -170,7 +170,7 @@ class CrossEncoder(Objective):
 
         Args:
             pair: a token group; of one without `token_types`, as a served program has it, the
-                passage begins behind the first [SEP] of a segment.
+                passage begins after the first [SEP] of a segment.
             key: for dropout; None turns it off.
         """
         if "token_types" not in pair and self.config.type_vocab > 1:

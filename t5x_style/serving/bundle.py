@@ -228,7 +228,7 @@ def _require_fit(
 ) -> None:
     """Raises BundleError, see `publish`."""
     counts = {kind: len(one) for kind, one in representations.items()}
-    by_words = fusion is not None and fusion.reranked
+    by_words = fusion is not None and fusion.reranked is not None
     if not ids or not (counts or by_words) or set(counts.values()) - {len(ids)}:
         raise BundleError(
             f"expected representations of {len(ids)} passages, at least one, found {counts}"

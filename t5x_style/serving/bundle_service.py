@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from t5x_style.interfaces.contract import Contract
-from t5x_style.interfaces.objective import FILL, SCORE
+from t5x_style.interfaces.objective import FILL
 from t5x_style.interfaces.representation import (
     DENSE,
     MULTI_VECTOR,
@@ -42,6 +42,7 @@ from t5x_style.serving.searching.passage_search import PassageSearch
 from t5x_style.serving.searching.passage_sources import Sources
 from t5x_style.serving.searching.reranked_search import RerankedSearch
 from t5x_style.serving.service import (
+    RERANKED,
     CorpusMap,
     Encoded,
     Evidence,
@@ -95,7 +96,9 @@ class BundleService:
         self._contract = Contract.load(version)
         self._tokenizer = text_tokens.TextTokenizer(version / text_tokens.FOLDER, self._contract)
         self._passages = Passages(version)
-        search = opened_search.open_search(version, manifest, self._contract, self._passages)
+        self._search = search = opened_search.open_search(
+            version, manifest, self._contract, self._passages
+        )
         # No method of this object: such a cycle would keep a closed version in memory.
         parts = search.passages, self._passages, search.sources
         self._map = corpus_map.LazyMap(functools.partial(_drawn_map, *parts))
@@ -105,7 +108,7 @@ class BundleService:
             before.programs if before and same else programs.Programs(version / programs.FOLDER)
         )
         self._curves = training_curves.read(version)
-        reranks = SCORE in self.programs.names
+        reranks = isinstance(search, RerankedSearch)
         known = bundle_reader.reads(self.programs), reranks, self._curves is not None
         # Its folder is its number: the manifest of a copy has another one.
         manifest["version"] = int(version.name)
@@ -117,9 +120,10 @@ class BundleService:
             self.programs, lengths, pad, observer=observer, most_rows=_most_rows(self.programs)
         )
         self._reader = bundle_reader.of(self.programs, self._tokenizer, self.batches)
-        self._reranker = BundleReranker(self._tokenizer, self.batches, self._passages)
-        by = self._reranker.scores
-        self._search = search.by(by) if isinstance(search, RerankedSearch) else search
+        self._reranker: BundleReranker | None = None
+        if isinstance(search, RerankedSearch):
+            parts_of_pairs = self._tokenizer, self.batches, self._passages, search
+            self._reranker = BundleReranker(*parts_of_pairs)
 
     @property
     def facts(self) -> Facts:
@@ -134,7 +138,7 @@ class BundleService:
     @property
     def reranker(self) -> Reranker | None:
         """See `Service`."""
-        return self._reranker if self._facts.reranks else None
+        return self._reranker
 
     @property
     def batch_tokens(self) -> int:
@@ -163,6 +167,8 @@ class BundleService:
             query = self.submit(QUERY, self.tokenize(QUERY, text), kinds).result()
         query = dataclasses.replace(query, text=text)
         for mode in self._facts.modes:
+            if mode == RERANKED:  # of which `batches` has compiled all
+                continue
             for k in passage_search.SIZES:
                 _raise_if_stopped(stopped)
                 self.search(query, mode, k)

@@ -79,7 +79,7 @@ class Updated:
 
     Attributes:
       version: its folder.
-      encoded, deleted, unchanged: how many passages.
+      encoded, deleted, unchanged: how many passages; a re-ranker's bundle encodes none.
     """
 
     version: Path
@@ -150,7 +150,7 @@ def _updated(folder: Path, changes: Changes, keep: int) -> Updated:
     )
     # The lock keeps others away, but for disks without locks, and copies by hand.
     made = bundle.publish(folder, content, keep, after=int(version.name))
-    return Updated(made, len(new), len(changes.deleted), len(kept) - len(new))
+    return Updated(made, len(new) if held else 0, len(changes.deleted), len(kept) - len(new))
 
 
 def _encoded(

@@ -10,7 +10,7 @@ import numpy as np
 
 from t5x_style.checkpoints.restored_model import Trained
 from t5x_style.interfaces.contract import MCLS, Combination, Contract
-from t5x_style.interfaces.objective import GENERATE
+from t5x_style.interfaces.objective import GENERATE, SCORE
 from t5x_style.interfaces.representation import PASSAGE, Representation, function_name
 from t5x_style.retrieval import hybrid
 from t5x_style.retrieval.beir_collection import Passage, Passages
@@ -58,7 +58,7 @@ def publish(
       the version's folder.
 
     Raises:
-      BundleError: a model that cannot be served.
+      BundleError: a model that cannot be served, or a search that is none of the two kinds.
       ExportError: see `saved_model.portable`.
     """
     contract = _combined(model.contract, index)
@@ -66,6 +66,15 @@ def publish(
         raise BundleError("expected a model that was restored from a checkpoint, found another")
     if contract.pooling == MCLS:
         raise BundleError("pooling 'mcls' puts further [CLS] into a text, which is not served yet")
+    reranks = any(one.kind == SCORE for one in model.functions.values())
+    if (index is None) != (fusion is not None and fusion.reranked is not None) or (
+        index is None and not reranks
+    ):
+        raise BundleError(
+            "expected an index, or a re-ranker and how its scores count next to BM25's, found "
+            f"{'no index' if index is None else 'an index'}, {fusion} and a model that offers "
+            f"{sorted(model.functions)}"
+        )
     if fusion is not None and any(
         one.kind in saved_model.READING for one in model.functions.values()
     ):

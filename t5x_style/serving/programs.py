@@ -2,6 +2,7 @@
 
     programs/embed_query.stablehlo     one for each function, by jax.export, for cpu, cuda and tpu;
              answer.stablehlo          of a reader, too: `answer` or `fill`
+             score.stablehlo           of a re-ranker: how well a question and a passage go together
     programs/parameters.safetensors    what they are called with, once for all of them
 
 A program takes token ids and a mask of any batch and length; outputs have the names of a SavedModel

@@ -13,10 +13,6 @@ reader of questions with passages, "[CLS] question [SEP] body [SEP]", adds signa
     answer    start, end int32 [b]; score, log_probability float32 [b]
     fill      log_probability float32 [b, M, V], of each token for each of the first M [MASK]s
 
-and a re-ranker, which may embed nothing, has one of pairs, [CLS] query [SEP] passage [SEP]:
-
-    score     score float32 [b]
-
 A model that writes texts from a document adds one, with a third input, `language`, int32 [b], the
 token that each text begins with:
 
@@ -209,6 +205,8 @@ def token_group(tokens: jax.Array, mask: jax.Array) -> dict[str, jax.Array]:
 
 def portable(model: Restored, leave_out: Collection[str] = ()) -> Portable:
     """What is exported of a model; lowers each function for all of `PLATFORMS`.
+
+    A re-ranker, which no SavedModel is made of, has a function of pairs, `score`: float32 [b].
 
     Args:
       model: with functions that embed.

@@ -124,13 +124,13 @@ def groups(max_length: int, vocabulary: Vocabulary) -> Iterator[dict[str, np.nda
 
 
 def _inputs(name: str, max_length: int, vocabulary: Vocabulary) -> Iterator[dict[str, np.ndarray]]:
-    """`groups`; of a signature of questions with passages a [SEP] and a [MASK] inside of texts.
+    """`groups`; of a signature that reads with a [SEP] and a [MASK] inside of texts.
 
     Of one that writes texts with `language`, int32 [B]: what these begin with, any ids.
     """
     for group in groups(max_length, vocabulary):
         length = group["tokens"].shape[1]
-        if name in saved_model.JOINT and length > 4:
+        if name in saved_model.READING and length > 4:
             tokens = group["tokens"]
             longer = group["segment_ids"].sum(axis=1) > length // 2
             tokens[tokens == vocabulary.mask] = vocabulary.unk  # more than are filled give NaN

@@ -178,6 +178,12 @@ class Searcher:
         self.model, self.index = model, index
         self.questions, self.passages = questions, passages
         self._reader = None if reading is None else reader_of(model, reading)
+        if fusion is not None and fusion.reranked is not None:
+            raise FusionError(
+                "expected how BM25's scores are added to those of the index, found those of a "
+                "re-ranker of BM25's hits. Name the evaluation's fusion of this model "
+                "(FUSION_SYSTEM), or search by gin_configs/runs/indexes/search_reranked.gin"
+            )
         if fusion is not None and reading is not None:
             raise FusionError(
                 "expected reading or fusion, found both: an answer needs the scores of the model, "
@@ -204,7 +210,7 @@ class Searcher:
         """
         if not question.strip():
             raise SearchError("the question is empty; expected a few words")
-        tell_cut(self.questions.tokens(question), self.questions.length)
+        report_cut(self.questions.tokens(question), self.questions.length)
         group = self.questions([question])
         collected = TextCollector([question])
         collected.add(group, self._represent(group))
@@ -254,7 +260,7 @@ class Searcher:
         return sorted(answers, key=lambda answer: -answer.score)
 
 
-def tell_cut(count: int, length: int) -> None:
+def report_cut(count: int, length: int) -> None:
     """Says on stderr what is not read of a question of `count` tokens."""
     if count > length:
         print(

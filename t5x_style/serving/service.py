@@ -63,7 +63,7 @@ class Facts:
       version: its number; a later one has a larger one.
       kinds: of representations that its model makes of a text; () of a re-ranker.
       modes: of search: the kinds that are searched, BM25 where the bundle has it, and HYBRID where
-        these are several, or RERANKED of a re-ranker. The last one is what to ask first.
+        these are several, or RERANKED of a re-ranker. The last one is the default.
       dimension: of a vector.
       similarity: 'cosine' or 'dot'; 'score' of a re-ranker.
       query_length, passage_length: tokens at which texts are cut, specials included.
@@ -264,8 +264,27 @@ class Reader(Protocol):
         ...
 
 
+@dataclasses.dataclass(frozen=True)
+class Candidates:
+    """Passages that a re-ranker is to put in order for a question.
+
+    Attributes:
+      rows: [n] int32 of the passages.
+      pairs: n, the question with each of them, as the model reads them.
+      words: [N] float32, BM25's scores of all passages.
+    """
+
+    rows: np.ndarray
+    pairs: Sequence[Tokens]
+    words: np.ndarray
+
+
 class Reranker(Protocol):
-    """What scores a question with a passage. Methods may be called from any thread."""
+    """What scores a question with a passage. Methods may be called from any thread.
+
+    A search in mode RERANKED is `candidates`, `score` of each pair, and `ordered`: so the server
+    queues the pairs of a request as all other texts.
+    """
 
     def pair(self, question: Tokens, passage: Tokens) -> Tokens:
         """Both, of `Service.tokenize`, as the model reads them; places are of the passage."""
@@ -273,6 +292,18 @@ class Reranker(Protocol):
 
     def score(self, pair: Tokens) -> "Future[float]":
         """How well they go together, a logit; errors as of `Service.submit`."""
+        ...
+
+    def candidates(self, question: str, source: str | None) -> Candidates:
+        """What is to be scored, of a source or of all passages.
+
+        Raises:
+          RequestError: there is no such source.
+        """
+        ...
+
+    def ordered(self, candidates: Candidates, logits: Sequence[float], k: int) -> list[Hit]:
+        """The best k passages, best first, after the scores of the n pairs."""
         ...
 
 
@@ -323,16 +354,13 @@ class Service(Protocol):
         ...
 
     def search(self, query: Encoded, mode: str, k: int, source: str | None = None) -> list[Hit]:
-        """The best passages, best first. In mode RERANKED it waits for the model's scores.
+        """The best passages, best first.
 
         Args:
           query: with the kinds that `needs` names, and its text.
-          mode: one of the facts'.
+          mode: one of the facts', but RERANKED, which `Reranker` is for.
           k: at least 1.
           source: only passages whose source begins so; None: all.
-
-        Raises:
-          Overloaded, Unavailable: as `submit`, in mode RERANKED.
         """
         ...
 

@@ -26,7 +26,7 @@ def test_a_bundle_of_a_run_has_curves_whatever_one_log_holds(tmp_path, monkeypat
     found = SimpleNamespace(
         model=model,
         index=index,
-        questions=SimpleNamespace(folder=str(tokenizer)),
+        tokenizer=str(tokenizer),
         passages=Passages(tmp_path / "parts"),
         fusion=None,
     )

@@ -20,7 +20,7 @@ from t5x_style.interfaces.objective import FunctionError, ModelFunction
 from t5x_style.retrieval import encoding, exact_index, published_index, sharded_index
 from t5x_style.retrieval.beir_collection import Passages
 from t5x_style.retrieval.bm25 import Bm25Index
-from t5x_style.retrieval.lexical.bm25_fusion import Fusion
+from t5x_style.retrieval.lexical.bm25_fusion import SUMMED, Fusion, FusionError
 from t5x_style.serving import searcher
 from tests.kits import retrieval_helpers as helpers
 from tests.kits import store_kit
@@ -94,6 +94,11 @@ def test_scores_of_bm25_are_added(parts):
     assert lexical
     expected = evaluated.linear({"q": model}, {"q": lexical}, 0.25, 5)["q"]
     assert {hit.passage.id: hit.score for hit in hits} == pytest.approx(dict(expected), abs=1e-6)
+
+
+def test_scores_of_a_reranker_are_none_of_an_index(parts):
+    with pytest.raises(FusionError, match="found those of a re-ranker of BM25's hits"):
+        searcher.Searcher(**parts, fusion=Fusion(0.25, 10, reranked=SUMMED))
 
 
 def test_more_than_there_is(parts):

@@ -66,6 +66,8 @@ export function createMapView(context) {
     show(state) {
       const { info } = context;
       if (!info.kinds.includes("dense")) {
+        [version, asked, drawn] = [0, 0, null];
+        turn += 1; // of a map that is awaited
         const kinds = new Intl.ListFormat("en").format(info.kinds.map(nameOf)).toLowerCase();
         root.replaceChildren(notice("No map of this bundle",
           "A map is drawn of dense vectors. This bundle has "

@@ -20,8 +20,9 @@ from t5x_style.retrieval import analysis, hybrid
 from t5x_style.retrieval.bm25 import Bm25Search
 
 # The jobs of this module. Raise `version` when the same settings and inputs give other outputs.
-JOBS = {"keep": {"name": "search_fusion", "version": 2, "outputs": ["fusion"]}}
+JOBS = {"keep": {"name": "search_fusion", "version": 1, "outputs": ["fusion"]}}
 FILE = "fusion.json"
+ALONE, SUMMED = "alone", "summed"  # how a re-ranker's scores count: BM25's are added, or not
 
 
 class FusionError(ValueError):
@@ -36,16 +37,21 @@ class Fusion:
       weight: of the model's scores; 1 - weight is that of BM25's. None: ranks are added.
       depth: passages of each list.
       language: of the texts, which decides what BM25's words are.
-      reranked: whether the model is a re-ranker, which scores the passages of BM25's list.
+      reranked: of a re-ranker, which scores the passages of BM25's list, ALONE or SUMMED; None of
+        a model with a list of its own.
     """
 
     weight: float | None
     depth: int
     language: str = "en"
-    reranked: bool = False
+    reranked: str | None = None
 
     def __post_init__(self) -> None:
         analysis.require_known(self.language)
+        if self.reranked not in (None, ALONE, SUMMED):
+            raise FusionError(
+                f"expected reranked to be {ALONE!r}, {SUMMED!r} or none, found {self.reranked!r}"
+            )
         if (
             not isinstance(self.depth, int)
             or self.depth < 1
@@ -58,7 +64,10 @@ class Fusion:
 
     def save(self, folder: Path) -> None:
         """Writes FILE."""
-        text = json.dumps(dataclasses.asdict(self), indent=1, sort_keys=True)
+        fields = dataclasses.asdict(self)
+        if self.reranked is None:  # as it was written before there were re-rankers
+            del fields["reranked"]
+        text = json.dumps(fields, indent=1, sort_keys=True)
         (folder / FILE).write_text(text + "\n", encoding="utf-8")
 
     @classmethod
@@ -127,8 +136,9 @@ def of_evaluation(metrics: str, system: str | None, language: str = "en") -> Fus
         raise FusionError(
             f"{metrics}: expected a system {system!r} that adds BM25's scores to those of a model, "
             f"or puts BM25's hits in order, found {[*fused] or 'none'}. Name one of these "
-            "(FUSION_SYSTEM), or None to search by the model alone, or evaluate one "
-            "(gin_configs/runs/evaluation/fusion.gin)"
+            "(FUSION_SYSTEM; JUDGED_SYSTEM of recipes/finetune_reranker.gin), or evaluate one "
+            "(gin_configs/runs/evaluation/fusion.gin). A model with an index is searched alone "
+            "where FUSION_SYSTEM is None"
         )
     found = facts[system]
     counted = {name: facts[fused[system]].get(name) for name in ("stemmer", "words")}
@@ -137,13 +147,14 @@ def of_evaluation(metrics: str, system: str | None, language: str = "en") -> Fus
         raise FusionError(
             f"{metrics}: BM25 of {system!r} was evaluated with other words than those of language "
             f"{language!r}: {counted}, not {wanted}. Set LANGUAGE as for the evaluation; where its "
-            "words are tokens of a model, FUSION_SYSTEM=None searches by the model alone."
+            "words are tokens of a model, FUSION_SYSTEM=None searches by a model with an index "
+            "alone."
         )
     if "method" not in found:  # a re-ranker alone
-        return Fusion(1.0, found["reranked"], language, reranked=True)
+        return Fusion(1.0, found["reranked"], language, ALONE)
     weight = found["weight_of_first"] if found["method"] == "linear" else None
     depth = found.get("reranked", found["list_depth"])
-    return Fusion(weight, depth, language, reranked="reranked" in found)
+    return Fusion(weight, depth, language, SUMMED if "reranked" in found else None)
 
 
 def _bm25_of(system: str, facts: Mapping[str, Any]) -> str | None:

@@ -1,11 +1,9 @@
-"""BM25's best hits of a question in the order of a re-ranker, for whoever searches.
+"""Search by BM25 whose best hits a re-ranker puts in order.
 
 The re-ranker scores each of them with the question, and an evaluation chose on development queries
 how much its score counts next to BM25's; the other hits follow. See
 `retrieval_systems.Reranker` and `Fusion`, whose lists these are.
 """
-
-from collections.abc import Callable
 
 import numpy as np
 
@@ -13,9 +11,7 @@ from t5x_style.interfaces.index import NO_ROW
 from t5x_style.retrieval import bm25
 from t5x_style.retrieval.bm25 import Bm25Search
 from t5x_style.retrieval.lexical import bm25_fusion
-from t5x_style.retrieval.lexical.bm25_fusion import Fusion
-
-Score = Callable[[str, np.ndarray], np.ndarray]  # question, rows [n] -> [n] float32, a re-ranker's
+from t5x_style.retrieval.lexical.bm25_fusion import ALONE, Fusion
 
 
 class Bm25Reranking:
@@ -38,32 +34,39 @@ class Bm25Reranking:
         kept[within] = scores[within]
         return kept
 
-    def search(
-        self, question: str, found: np.ndarray, k: int, score: Score
+    def head(self, found: np.ndarray) -> np.ndarray:
+        """The hits that the re-ranker scores, [n] int32 rows of `found`, the best first."""
+        _, rows = bm25.best(found, self.fusion.depth)
+        return rows[rows != NO_ROW]
+
+    def order(
+        self, found: np.ndarray, head: np.ndarray, logits: np.ndarray, k: int
     ) -> tuple[np.ndarray, np.ndarray]:
         """The best passages.
 
         Args:
-          question: what is asked.
           found: [N] float32, of `found`.
+          head: [n] int32, of `head`.
+          logits: [n] float32, their scores by the re-ranker.
           k: at least 1.
-          score: of the re-ranker.
 
         Returns:
-          [k] float32 and [k] int32, as of a search. Scores are sums of the two lists', each scaled
-          to [0, 1]; of the hits that follow, numbers that fall from below the last sum.
+          [k] float32 and [k] int32, as of a search. Scores are the re-ranker's, or sums of both
+          lists', each scaled to [0, 1]; of the hits that follow, numbers that fall from below the
+          last of these.
         """
-        scores, rows = bm25.best(found, max(k, self.fusion.depth))
-        scores, rows = scores[rows != NO_ROW], rows[rows != NO_ROW]
         best_scores = np.full(k, -np.inf, np.float32)
         best_rows = np.full(k, NO_ROW, np.int32)
-        if not len(rows):
+        if not len(head):
             return best_scores, best_rows
-        head, rest = rows[: self.fusion.depth], rows[self.fusion.depth :]
-        given = score(question, head)
-        order = np.argsort(-given, kind="stable")
-        lists = (given[order], head[order]), (scores[: len(head)], head)
-        sums, ordered = bm25_fusion.added(self.fusion, *lists, self.words.ids, len(head))
+        by_model = np.argsort(-logits, kind="stable")  # of equal scores BM25's order, as evaluated
+        if self.fusion.reranked == ALONE:
+            sums, ordered = logits[by_model], head[by_model]
+        else:
+            lists = (logits[by_model], head[by_model]), (found[head], head)
+            sums, ordered = bm25_fusion.added(self.fusion, *lists, self.words.ids, len(head))
+        _, rows = bm25.best(found, max(k, len(head)))
+        rest = rows[rows != NO_ROW][len(head) :]
         sums = np.concatenate([sums, sums[-1] - 1 - np.arange(len(rest), dtype=np.float32)])[:k]
         best_scores[: len(sums)] = sums
         best_rows[: len(sums)] = np.concatenate([ordered, rest])[:k]

@@ -1,5 +1,6 @@
 """The re-ranker of a bundle: the program that scores a question with a passage."""
 
+from collections.abc import Sequence
 from concurrent.futures import Future
 
 import numpy as np
@@ -7,7 +8,8 @@ import numpy as np
 from t5x_style.interfaces.objective import SCORE
 from t5x_style.retrieval.beir_collection import Passages
 from t5x_style.serving.reranking import pair_texts
-from t5x_style.serving.service import Tokens
+from t5x_style.serving.searching.reranked_search import RerankedSearch
+from t5x_style.serving.service import Candidates, Hit, Tokens
 from t5x_style.serving.text_tokens import TextTokenizer
 from t5x_style.serving.token_batches import TokenBatches
 
@@ -15,13 +17,21 @@ from t5x_style.serving.token_batches import TokenBatches
 class BundleReranker:
     """Implements `service.Reranker`."""
 
-    def __init__(self, tokenizer: TextTokenizer, batches: TokenBatches, passages: Passages) -> None:
+    def __init__(
+        self,
+        tokenizer: TextTokenizer,
+        batches: TokenBatches,
+        passages: Passages,
+        search: RerankedSearch,
+    ) -> None:
         """Args:
         tokenizer: of the bundle.
         batches: that compute the program.
         passages: of the bundle.
+        search: of them.
         """
-        self._tokenizer, self._batches, self._passages = tokenizer, batches, passages
+        self._tokenizer, self._batches = tokenizer, batches
+        self._passages, self._search = passages, search
 
     def pair(self, question: Tokens, passage: Tokens) -> Tokens:
         """See `Reranker`."""
@@ -31,24 +41,18 @@ class BundleReranker:
         """See `Reranker`."""
         return self._batches.submit(SCORE, pair, lambda found, row: float(found[SCORE][row]))
 
-    def scores(self, question: str, rows: np.ndarray) -> np.ndarray:
-        """Scores of a question with passages of the bundle; waits for them.
+    def candidates(self, question: str, source: str | None) -> Candidates:
+        """See `Reranker`."""
+        words = self._search.words(question, source)
+        rows = self._search.fusion.head(words)
+        pairs = pair_texts.pairs(self._tokenizer, self._passages, question, rows)
+        return Candidates(rows, pairs, words)
 
-        Args:
-          question: in words.
-          rows: [n] of the passages.
-
-        Returns:
-          [n] float32.
-
-        Raises:
-          Overloaded, Unavailable: as `Service.submit`; what waits is taken back.
-        """
-        futures: list[Future[float]] = []
-        try:
-            for pair in pair_texts.pairs(self._tokenizer, self._passages, question, rows):
-                futures.append(self.score(pair))
-            return np.array([one.result() for one in futures], np.float32)
-        finally:
-            for one in futures:
-                one.cancel()
+    def ordered(self, candidates: Candidates, logits: Sequence[float], k: int) -> list[Hit]:
+        """See `Reranker`."""
+        given = np.asarray(logits, np.float32)
+        hits = []
+        for row, score, parts in self._search.ordered(candidates.words, candidates.rows, given, k):
+            one = self._passages.passage(row)
+            hits.append(Hit(score, parts, one.id, one.title, one.text, one.source))
+        return hits

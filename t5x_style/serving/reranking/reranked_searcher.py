@@ -14,7 +14,7 @@ from t5x_style.retrieval.bm25 import Bm25Search
 from t5x_style.retrieval.lexical.bm25_fusion import Fusion, FusionError
 from t5x_style.retrieval.lexical.bm25_reranking import Bm25Reranking
 from t5x_style.serving.reranking import pair_texts
-from t5x_style.serving.searcher import Answer, Hit, SearchError, tell_cut
+from t5x_style.serving.searcher import Answer, Hit, SearchError, report_cut
 from t5x_style.serving.text_tokens import TextTokenizer
 
 
@@ -47,7 +47,7 @@ class RerankedSearcher:
         FunctionError: the model is no re-ranker.
         FusionError: `fusion` is missing, or is that of a model with an index.
         """
-        if fusion is None or not fusion.reranked:
+        if fusion is None or fusion.reranked is None:
             raise FusionError(
                 "expected how the scores of a re-ranker count next to BM25's, found "
                 f"{'nothing' if fusion is None else 'a fusion of two searches'}. Name an "
@@ -74,9 +74,10 @@ class RerankedSearcher:
         if not question.strip():
             raise SearchError("the question is empty; expected a few words")
         (asked,) = self._tokenizer("query", [question])
-        tell_cut(len(asked.ids) + asked.cut_off, self.model.contract.query_length)
+        report_cut(len(asked.ids) + asked.cut_off, self.model.contract.query_length)
         found = self._reranking.found(question)
-        scores, rows = self._reranking.search(question, found, k, self._scores)
+        head = self._reranking.head(found)
+        scores, rows = self._reranking.order(found, head, self._scores(question, head), k)
         return [
             Hit(float(score), self.passages.passage(int(row)))
             for score, row in zip(scores, rows, strict=True)
@@ -90,6 +91,8 @@ class RerankedSearcher:
         )
 
     def _scores(self, question: str, rows: np.ndarray) -> np.ndarray:
+        if not len(rows):
+            return np.zeros(0, np.float32)
         pairs = pair_texts.pairs(self._tokenizer, self.passages, question, rows)
         texts = pair_texts.PairTexts(pairs, self._tokenizer.vocabulary.pad)
         where = self.model.partitioner

@@ -70,7 +70,7 @@ def _fusion(version: Path, ids: Sequence[str]) -> Bm25Fusion | Bm25Reranking | N
         return None
     analyzer = analysis.LanguageAnalyzer(fusion.language)
     words = Bm25Search.load(version / bundle.INDEXES / BM25, ids, analyzer)
-    return Bm25Reranking(fusion, words) if fusion.reranked else Bm25Fusion(fusion, words)
+    return Bm25Fusion(fusion, words) if fusion.reranked is None else Bm25Reranking(fusion, words)
 
 
 def _combined(searched: hybrid.Hybrid, contract: Contract) -> hybrid.Combined:

@@ -1,4 +1,4 @@
-"""Search of one version's passages by BM25, and by a re-ranker of its hits."""
+"""Search of one version's passages by BM25, and the order of its hits by a re-ranker's scores."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -10,9 +10,11 @@ import numpy as np
 from t5x_style.interfaces.index import NO_ROW
 from t5x_style.interfaces.representation import Representation
 from t5x_style.retrieval import bm25
-from t5x_style.retrieval.lexical.bm25_reranking import Bm25Reranking, Score
+from t5x_style.retrieval.lexical.bm25_reranking import Bm25Reranking
 from t5x_style.serving.searching.passage_sources import Sources
 from t5x_style.serving.service import BM25, RERANKED, Encoded, RequestError, shown
+
+Found = list[tuple[int, float, dict[str, float]]]  # row, score, and score by kind
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,18 +24,12 @@ class RerankedSearch:
     Attributes:
       fusion: BM25, and how its scores and the re-ranker's are added.
       sources: of the passages.
-      score: of the re-ranker; None: there is none yet, and mode RERANKED cannot be asked.
     """
 
     fusion: Bm25Reranking
     sources: Sources
-    score: Score | None = None
     passages: ClassVar[Mapping[str, Representation]] = MappingProxyType({})
     modes: ClassVar[tuple[str, ...]] = (BM25, RERANKED)
-
-    def by(self, score: Score) -> "RerankedSearch":
-        """The same with a re-ranker."""
-        return dataclasses.replace(self, score=score)
 
     def needs(self, mode: str) -> tuple[str, ...]:
         """See `Service.needs`: a query's words are enough."""
@@ -41,35 +37,39 @@ class RerankedSearch:
             raise RequestError(f"mode: expected one of {list(self.modes)}, found {shown(mode)}")
         return ()
 
-    def search(
-        self, query: Encoded, mode: str, k: int, source: str | None
-    ) -> list[tuple[int, float, dict[str, float]]]:
-        """See `PassageSearch.search`; RERANKED is a logit, of those that were scored."""
-        self.needs(mode)
+    def search(self, query: Encoded, mode: str, k: int, source: str | None) -> Found:
+        """See `PassageSearch.search`; of mode RERANKED see `ordered`."""
+        if mode != BM25:
+            raise RequestError(f"mode: expected {BM25!r} without a re-ranker, found {shown(mode)}")
+        words = self.words(query.text, source)
+        scores, rows = bm25.best(words, k)
+        return _found(scores, rows, words, {})
+
+    def words(self, question: str, source: str | None) -> np.ndarray:
+        """BM25's scores of all passages, [N] float32; 0 outside of the source."""
         within = None if source is None else self.sources.required(source)
-        words, logits = self.fusion.found(query.text, within), dict[int, float]()
-        if mode == BM25:
-            scores, rows = bm25.best(words, k)
-        else:
-            scores, rows = self.fusion.search(query.text, words, k, self._keeping(logits))
-        return [
-            (row, value, self._parts(row, words, logits))
-            for row, value in zip(rows.tolist(), scores.tolist(), strict=True)
-            if row != NO_ROW
-        ]
+        return self.fusion.found(question, within)
 
-    def _keeping(self, logits: dict[int, float]) -> Score:
-        """The re-ranker, which leaves its scores by row in `logits`."""
-        score = self.score
-        assert score is not None
+    def ordered(self, words: np.ndarray, rows: np.ndarray, logits: np.ndarray, k: int) -> Found:
+        """The best passages, as `search`; RERANKED is the logit of those that were scored.
 
-        def scored(question: str, rows: np.ndarray) -> np.ndarray:
-            found = score(question, rows)
-            logits.update(zip(rows.tolist(), found.tolist(), strict=True))
-            return found
+        Args:
+          words: [N] float32, of `words`.
+          rows: [n] int32, of `Bm25Reranking.head`.
+          logits: [n] float32, their scores by the re-ranker.
+          k: at least 1.
+        """
+        scores, best = self.fusion.order(words, rows, logits, k)
+        by_row = dict(zip(rows.tolist(), logits.tolist(), strict=True))
+        return _found(scores, best, words, by_row)
 
-        return scored
 
-    def _parts(self, row: int, words: np.ndarray, logits: Mapping[int, float]) -> dict[str, float]:
-        parts = {BM25: float(words[row])}
-        return parts | {RERANKED: logits[row]} if row in logits else parts
+def _found(
+    scores: np.ndarray, rows: np.ndarray, words: np.ndarray, logits: Mapping[int, float]
+) -> Found:
+    found: Found = []
+    for row, score in zip(rows.tolist(), scores.tolist(), strict=True):
+        if row != NO_ROW:
+            parts = {BM25: float(words[row])}
+            found.append((row, score, parts | ({RERANKED: logits[row]} if row in logits else {})))
+    return found

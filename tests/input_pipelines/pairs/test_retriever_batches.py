@@ -12,6 +12,7 @@ import pytest
 
 from input_pipelines.batches import token_groups
 from input_pipelines.batches.negatives import PairsError
+from input_pipelines.pairs import pair_sampler
 from input_pipelines.pairs.retriever_batches import PairsPipeline
 from input_pipelines.store.token_store import StoreError, TokenStore
 from tests.kits.tiny_stores import SEP, make_record, write_store
@@ -196,6 +197,7 @@ def test_a_group_of_one_has_no_negatives(stores: tuple[str, str], negatives: str
 def test_negatives_that_are_left_out_are_told(
     stores: tuple[str, str], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    pair_sampler._warn_once.cache_clear()
     lines = {**LINES, "q0": (["p0"], ["p1", "gone", "lost", "p0"])}
     with caplog.at_level("WARNING"):
         pipeline = make(stores, write_lines(tmp_path / "n.jsonl", lines))

@@ -11,7 +11,7 @@ from t5x_style.interfaces.index import NO_ROW
 from t5x_style.retrieval import analysis
 from t5x_style.retrieval.bm25 import Bm25Search
 from t5x_style.retrieval.lexical import bm25_fusion
-from t5x_style.retrieval.lexical.bm25_fusion import Fusion, FusionError
+from t5x_style.retrieval.lexical.bm25_fusion import ALONE, SUMMED, Fusion, FusionError
 
 WORDS = "river sea salt bread hill song rain flour stone wood".split()
 QUESTION = "salt of the sea, and bread"
@@ -135,9 +135,9 @@ def test_an_evaluation_says_how(tmp_path):
     assert bm25_fusion.of_evaluation(metrics, "fusion") == Fusion(0.4, 50, "en")
     assert bm25_fusion.of_evaluation(metrics, "ranks") == Fusion(None, 50, "en")
     assert bm25_fusion.of_evaluation(metrics, None) is None
-    reranked = Fusion(0.7, 10, "en", reranked=True)
+    reranked = Fusion(0.7, 10, "en", SUMMED)
     assert bm25_fusion.of_evaluation(metrics, "in order") == reranked
-    alone = Fusion(1.0, 10, "en", reranked=True)
+    alone = Fusion(1.0, 10, "en", ALONE)
     assert bm25_fusion.of_evaluation(metrics, "reranker") == alone
 
 
@@ -169,7 +169,11 @@ def test_it_is_kept_in_a_file(tmp_path):
     assert Fusion.load(tmp_path) is None
     Fusion(0.25, 7, "de").save(tmp_path)
     assert Fusion.load(tmp_path) == Fusion(0.25, 7, "de")
-    for text in ("{", "[]", '{"weight": 0.5}', '{"weight": 2, "depth": 3}'):
+    assert "reranked" not in (tmp_path / bm25_fusion.FILE).read_text()
+    Fusion(1.0, 7, "de", ALONE).save(tmp_path)
+    assert Fusion.load(tmp_path) == Fusion(1.0, 7, "de", ALONE)
+    other = '{"weight": 0.5, "depth": 3, "reranked": "twice"}'
+    for text in ("{", "[]", '{"weight": 0.5}', '{"weight": 2, "depth": 3}', other):
         (tmp_path / bm25_fusion.FILE).write_text(text)
         with pytest.raises(FusionError, match="expected how BM25 is added"):
             Fusion.load(tmp_path)

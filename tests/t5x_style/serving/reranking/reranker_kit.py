@@ -18,16 +18,18 @@ from t5x_style.distributed.partitioning import MeshShape, Partitioner
 from t5x_style.interfaces.contract import Vocabulary
 from t5x_style.interfaces.objective import GroupShape
 from t5x_style.retrieval.beir_collection import Passages
-from t5x_style.retrieval.lexical.bm25_fusion import Fusion
+from t5x_style.retrieval.lexical.bm25_fusion import SUMMED, Fusion
 from t5x_style.serving import bundling
+from t5x_style.serving.bundle_service import BundleService
+from t5x_style.serving.service import Hit
 from tests.t5x_style.serving import bundle_kit
 
 QUERY_LENGTH, PASSAGE_LENGTH = 8, 24
-FUSION = Fusion(0.6, 2, reranked=True)
+FUSION = Fusion(0.6, 2, reranked=SUMMED)
 
 
 def trained(tokenizer: str) -> Trained:
-    """The re-ranker, as a training leaves it; with token types, of which it makes much."""
+    """The re-ranker, as a training leaves it; its scores depend much on token types."""
     vocabulary = Vocabulary.load(tokenizer)
     config = bert.BertConfig(
         vocabulary.size, 16, 2, 2, 32, 32, dropout=0.0, attention_dropout=0.0,
@@ -77,3 +79,11 @@ def logits(model: Trained, tokenizer: str, question: str, texts: Sequence[str]) 
     slots = np.arange(len(texts))[:, None]
     group = query_passage_concat.build_group(queries, passages, slots, 32)
     return np.asarray(model.functions["score"](group))[:, 0]
+
+
+def reranked(service: BundleService, question: str, k: int, source: str | None = None) -> list[Hit]:
+    """A search in mode RERANKED, as the server makes it."""
+    reranker = service.reranker
+    candidates = reranker.candidates(question, source)
+    logits = [one.result() for one in map(reranker.score, candidates.pairs)]
+    return reranker.ordered(candidates, logits, k)

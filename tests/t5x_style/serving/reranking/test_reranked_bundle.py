@@ -14,15 +14,16 @@ from t5x_style.checkpoints.restored_model import Trained
 from t5x_style.evaluation import fusion as evaluated
 from t5x_style.interfaces.contract import Contract
 from t5x_style.retrieval import versioned_folder
+from t5x_style.retrieval.beir_collection import Passages
 from t5x_style.retrieval.bm25 import Bm25Index
-from t5x_style.serving import bundle, bundle_update, saved_model
+from t5x_style.serving import bundle, bundle_update, bundling, saved_model
 from t5x_style.serving.bundle import BundleError
 from t5x_style.serving.bundle_service import BundleService
 from t5x_style.serving.bundle_update import Changes
-from t5x_style.serving.service import BM25, RERANKED, Encoded, Overloaded, RequestError
+from t5x_style.serving.service import BM25, RERANKED, Encoded, RequestError
 from tests.t5x_style.serving import bundle_kit
 from tests.t5x_style.serving.reranking import reranker_kit
-from tests.t5x_style.serving.reranking.reranker_kit import FUSION
+from tests.t5x_style.serving.reranking.reranker_kit import FUSION, reranked
 
 QUESTION = "where does the river go, and the sea"  # longer than the re-ranker reads
 TEXTS = [one.content for one in bundle_kit.PASSAGES]
@@ -85,7 +86,7 @@ def test_token_types_matter_here(made, logits) -> None:
 def test_the_order_is_that_of_the_evaluation(service, logits) -> None:
     assert service.facts.modes == (BM25, RERANKED) and service.facts.kinds == ()
     assert service.needs(RERANKED) == () and service.facts.reranks
-    hits = service.search(Encoded(text=QUESTION), RERANKED, 5)
+    hits = reranked(service, QUESTION, 5)
     wanted = expected(logits)
     assert [hit.id for hit in hits] == [name for name, _ in wanted]
     assert [hit.score for hit in hits] == pytest.approx([score for _, score in wanted], abs=1e-5)
@@ -102,15 +103,20 @@ def test_bm25_alone(service) -> None:
     scores = Bm25Index(TEXTS, IDS).score(QUESTION)
     hits = service.search(Encoded(text=QUESTION), BM25, 2)
     assert [hit.score for hit in hits] == pytest.approx(np.sort(scores)[:-3:-1].tolist(), abs=1e-5)
-    assert not service.search(Encoded(text="zebra"), RERANKED, 2)
+    assert not reranked(service, "zebra", 2)
 
 
-@pytest.mark.parametrize("mode", [BM25, RERANKED])
-def test_a_source_is_searched_alone(service, mode) -> None:
-    hits = service.search(Encoded(text=QUESTION), mode, 5, "water/")
-    assert {hit.id for hit in hits} == {"a", "b"}
+def test_a_source_is_searched_alone(service) -> None:
+    def search(source):
+        yield service.search(Encoded(text=QUESTION), BM25, 5, source)
+        yield reranked(service, QUESTION, 5, source)
+
+    for hits in search("water/"):
+        assert {hit.id for hit in hits} == {"a", "b"}
     with pytest.raises(RequestError, match="with which none begins"):
-        service.search(Encoded(text=QUESTION), mode, 5, "fire")
+        next(search("fire"))
+    with pytest.raises(RequestError, match="with which none begins"):
+        reranked(service, QUESTION, 5, "fire")
 
 
 def test_unknown_modes_and_what_it_lacks_are_refused(service) -> None:
@@ -131,24 +137,13 @@ def test_nothing_is_compiled_after_the_warm_up(made) -> None:
     with contextlib.closing(BundleService(made[0] / "versions/1")) as opened:
         assert opened.warm_up() > 0
         count = opened.programs.compiled
-        opened.search(Encoded(text=QUESTION), RERANKED, 3)
+        reranked(opened, QUESTION, 3)
         assert opened.programs.compiled == count
 
 
-def test_a_full_queue_takes_the_pairs_back(made, monkeypatch) -> None:
-    with contextlib.closing(BundleService(made[0] / "versions/1")) as opened:
-        futures, submit = [], opened.batches.submit
-
-        def full(*arguments):
-            if len(futures) == 1:
-                raise Overloaded(1.0)
-            futures.append(submit(*arguments))
-            return futures[-1]
-
-        monkeypatch.setattr(opened.batches, "submit", full)
-        with pytest.raises(Overloaded):
-            opened.search(Encoded(text=QUESTION), RERANKED, 3)
-        assert len(futures) == 1 and all(one.cancelled() or one.done() for one in futures)
+def test_a_search_needs_its_pairs_scored(service) -> None:
+    with pytest.raises(RequestError, match="expected 'bm25' without a re-ranker"):
+        service.search(Encoded(text=QUESTION), RERANKED, 3)
 
 
 def test_an_update_counts_words_again_and_encodes_nothing(made, tmp_path) -> None:
@@ -156,9 +151,9 @@ def test_an_update_counts_words_again_and_encodes_nothing(made, tmp_path) -> Non
     new = {"_id": "f", "text": "The sea, the sea and the river."}
     (tmp_path / "changes.jsonl").write_text(json.dumps(new) + '\n{"_id": "b", "delete": true}\n')
     done = bundle_update.update(copy, Changes.read(tmp_path / "changes.jsonl"))
-    assert (done.deleted, done.unchanged) == (1, 4)
+    assert (done.encoded, done.deleted, done.unchanged) == (0, 1, 4)
     with contextlib.closing(BundleService(done.version)) as opened:
-        hits = opened.search(Encoded(text=QUESTION), RERANKED, 9)
+        hits = reranked(opened, QUESTION, 9)
     assert "f" in {hit.id for hit in hits} and "b" not in {hit.id for hit in hits}
 
 
@@ -169,13 +164,20 @@ def test_the_folder_says_what_it_is(made) -> None:
     assert not list((version / bundle.REPRESENTATIONS).iterdir())
 
 
-def test_without_bm25_there_is_nothing_to_put_in_order(tmp_path) -> None:
-    with pytest.raises(BundleError, match="expected representations of 5 passages"):
-        reranker_kit.publish(tmp_path, fusion=None)
-    with pytest.raises(BundleError, match="expected representations of 5 passages"):
-        reranker_kit.publish(tmp_path / "two", dataclasses.replace(FUSION, reranked=False))
+@pytest.mark.parametrize("fusion", [None, dataclasses.replace(FUSION, reranked=None)])
+def test_without_how_its_scores_count_there_is_nothing_to_put_in_order(tmp_path, fusion) -> None:
+    with pytest.raises(BundleError, match="expected an index, or a re-ranker and how its scores"):
+        reranker_kit.publish(tmp_path, fusion)
 
 
-def test_a_saved_model_scores_alike(made) -> None:
+def test_a_fusion_of_a_reranker_is_none_of_an_index(made, tmp_path) -> None:
+    tokenizer, model, _ = bundle_kit.folders(tmp_path / "parts")
+    index = bundle_kit.combined(model, tokenizer, bundle_kit.PASSAGES)
+    parts = model, index, str(tokenizer), Passages(tmp_path / "parts")
+    with pytest.raises(BundleError, match="found an index, Fusion"):
+        bundling.publish(tmp_path / "bundle", "run", *parts, fusion=FUSION)
+
+
+def test_a_reranker_has_programs_and_no_saved_model(made) -> None:
     found = saved_model.portable(made[1].restored)
-    assert list(found.functions) == ["score"] and found.max_lengths["score"] == 32
+    assert list(found.functions) == ["score"]

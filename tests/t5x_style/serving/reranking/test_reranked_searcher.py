@@ -13,7 +13,6 @@ from t5x_style.serving import searcher
 from t5x_style.serving.bundle_service import BundleService
 from t5x_style.serving.reranking.reranked_searcher import RerankedSearcher
 from t5x_style.serving.searcher import AnySearcher, SearchError
-from t5x_style.serving.service import RERANKED, Encoded
 from tests.t5x_style.serving import bundle_kit
 from tests.t5x_style.serving.reranking import reranker_kit
 from tests.t5x_style.serving.reranking.reranker_kit import FUSION
@@ -34,7 +33,7 @@ def over(parts, **changes) -> AnySearcher:
 def test_it_finds_what_is_served(parts, tmp_path, question):
     folder, _ = reranker_kit.publish(tmp_path)
     with contextlib.closing(BundleService(folder / "versions/1")) as service:
-        served = service.search(Encoded(text=question), RERANKED, 4)
+        served = reranker_kit.reranked(service, question, 4)
     hits = over(parts).search(question, 4)
     assert [hit.passage.id for hit in hits] == [hit.id for hit in served]
     assert [hit.score for hit in hits] == pytest.approx([hit.score for hit in served], abs=1e-5)
@@ -67,7 +66,7 @@ def test_another_tokenizer_is_refused(parts, tmp_path):
     assert over(parts, tokenizer=str(other)).search("river", 1)  # the same one, elsewhere
 
 
-@pytest.mark.parametrize("fusion", [None, dataclasses.replace(FUSION, reranked=False)])
+@pytest.mark.parametrize("fusion", [None, dataclasses.replace(FUSION, reranked=None)])
 def test_a_search_without_how_its_scores_count_is_refused(parts, fusion):
     with pytest.raises(FusionError, match="expected how the scores of a re-ranker count"):
         over(parts, fusion=fusion)
