@@ -31,7 +31,7 @@ class Scale:
     """Scale on which the values of an axis are drawn.
 
     Attributes:
-      values: the different ones in order: numbers, or else any values, sorted by their text.
+      values: the different ones in order: numbers by size, then others by their text.
       is_numeric: whether they are numbers, and not categories.
       logarithmic: whether ratios are drawn as distances.
     """
@@ -85,10 +85,17 @@ def scale(values: Iterable[Any], logarithmic: bool) -> Scale:
     """
     different = {to_gin(value): value for value in values}
     if not all(_is_number(value) for value in different.values()):
-        return Scale(tuple(different[text] for text in sorted(different)), False, False)
+        ordered = sorted(different.items(), key=_after_numbers)
+        return Scale(tuple(value for _, value in ordered), False, False)
     numbers = tuple(sorted(set(different.values())))
     wide = len(numbers) <= FEW and numbers[-1] >= DECADE * numbers[0]
     return Scale(numbers, True, numbers[0] > 0 and (logarithmic or wide))
+
+
+def _after_numbers(item: tuple[str, Any]) -> tuple[float, str]:
+    """Numbers by size, and then other values by their text."""
+    text, value = item
+    return (float(value) if _is_number(value) else math.inf), text
 
 
 def _is_number(value: Any) -> bool:

@@ -128,6 +128,11 @@ def test_scales_of_categories_keep_what_is_alike_apart():
     assert places == {0.0, 1.0, 2.0, 3.0, 4.0, 5.0}
 
 
+def test_numbers_among_categories_are_in_the_order_of_their_size():
+    found = figure.scale([None, 1e-4, "warm", 1e-5, 3e-4], False)
+    assert not found.is_numeric and found.values == (1e-5, 1e-4, 3e-4, "warm", None)
+
+
 def test_labels_are_as_far_apart_as_asked():
     found = figure.scale([str(one) for one in range(100)], logarithmic=False)
     shares = [found.share(value) for value, _ in found.ticks(0.1, 18)]
