@@ -218,6 +218,13 @@ class Reranker:
                 "retrieval_systems.Fusion.method to 'reciprocal_rank'"
             )
         first = suite.run(self._base, split)
+        longest = max(map(len, first.values()), default=0)
+        if longest < min(self._reranked, len(suite.passages.ids)):
+            print(
+                f"{self.name}: puts at most {longest} hits of a query in order, and not "
+                f"{self._reranked}: {self._base!r} lists no more (RETRIEVER_DEPTH)",
+                file=sys.stderr,
+            )
         pairs = [
             (query, passage)
             for query, hits in first.items()

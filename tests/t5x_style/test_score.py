@@ -249,6 +249,20 @@ def test_the_best_hits_are_put_in_order_and_the_others_stay_behind(
         assert scores == sorted(scores, reverse=True)
 
 
+@pytest.mark.parametrize(("reranked", "said"), [(5, False), (8, False), (9, True)])
+def test_a_search_that_lists_fewer_hits_than_are_to_be_put_in_order_is_told(
+    stores: tuple[str, str],
+    corpus: str,
+    capsys: pytest.CaptureFixture[str],
+    reranked: int,
+    said: bool,
+) -> None:
+    reranker = retrieval_systems.Reranker("it", Teacher(), texts(stores), "fixed", reranked)
+    suite = retrieval_systems.EvaluationSuite(corpus, [Fixed(), reranker], depth=8)
+    suite.run("it", "test")
+    assert ("puts at most 8 hits of a query in order, and not 9" in capsys.readouterr().err) == said
+
+
 def test_candidates_are_put_in_order_while_training(
     stores: tuple[str, str], tmp_path: Path
 ) -> None:
