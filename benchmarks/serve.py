@@ -32,7 +32,7 @@ from t5x_style.interfaces.representation import DENSE, PASSAGE
 from t5x_style.retrieval import versioned_folder
 from t5x_style.retrieval.beir_collection import Passages
 from t5x_style.serving import text_tokens
-from t5x_style.serving.bundle_service import BundleService
+from t5x_style.serving.opened.bundle_service import BundleService
 
 _BUNDLE = flags.DEFINE_string("bundle", None, "Folder of a bundle.", required=True)
 _PEER = flags.DEFINE_string("peer", None, "Folder of sentence-transformers, served by FastAPI.")

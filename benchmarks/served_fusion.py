@@ -22,7 +22,7 @@ from t5x_style.evaluation import ranking
 from t5x_style.interfaces.representation import QUERY
 from t5x_style.retrieval import beir_collection, versioned_folder
 from t5x_style.serving import bundle
-from t5x_style.serving.bundle_service import BundleService
+from t5x_style.serving.opened.bundle_service import BundleService
 from t5x_style.serving.service import RERANKED, Encoded, Hit
 
 _RUN = flags.DEFINE_string("run", None, "Folder of a run, which has a bundle.", required=True)

@@ -29,7 +29,7 @@ from t5x_style.interfaces.contract import Contract
 from t5x_style.interfaces.index import IndexRecord
 from t5x_style.interfaces.representation import SPARSE, Entries
 from t5x_style.retrieval import bm25, encoding, exact_index, seismic_index
-from t5x_style.retrieval.lexical import postings
+from t5x_style.retrieval.sparse import postings
 
 _TEXTS = flags.DEFINE_string("texts", None, "Lines with a text each, jsonl.gz.")
 _QUESTIONS = flags.DEFINE_string("questions", None, "SQuAD's paragraphs with questions, jsonl.gz.")

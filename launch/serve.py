@@ -79,7 +79,7 @@ def serve(options: argparse.Namespace) -> int:
         keep_compiled()
         folder = bundle(options.path)
         from launch.service.server_metrics import Metrics
-        from t5x_style.serving.current import open_current  # imports JAX
+        from t5x_style.serving.opened.current import open_current  # imports JAX
 
         metrics = Metrics()
         print(f"opening {folder}", file=sys.stderr, flush=True)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 from t5x_style.serving.service import Service
 
 if TYPE_CHECKING:  # imports JAX
-    from t5x_style.serving.current import Failure
+    from t5x_style.serving.opened.current import Failure
 
 PAGE = Path(__file__).resolve().parent.parent / "page"
 

@@ -21,7 +21,7 @@ from t5x_style.interfaces.representation import (
     blocks,
 )
 from t5x_style.retrieval import encoding, representation_files, similarity
-from t5x_style.retrieval.lexical.postings import Postings
+from t5x_style.retrieval.sparse.postings import Postings
 
 # Passages that are compared at once, by kind, and their entries
 PASSAGE_BLOCK = {DENSE: 65_536, SPARSE: 65_536, MULTI_VECTOR: 2_048}
@@ -34,7 +34,7 @@ _Block = tuple[int, int, Any]  # first row, how many passages, and what `_prepar
 class ExactIndex:
     """Compares every query with every passage, of any kind; implements `index.SavableIndex`.
 
-    Tokens with weights are compared by token (`lexical.postings`), which finds the same: postings
+    Tokens with weights are compared by token (`sparse.postings`), which finds the same: postings
     are made for the first search and stay in memory, 8 bytes an entry.
     """
 

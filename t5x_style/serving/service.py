@@ -282,8 +282,7 @@ class Candidates:
 class Reranker(Protocol):
     """What scores a question with a passage. Methods may be called from any thread.
 
-    A search in mode RERANKED is `candidates`, `score` of each pair, and `ordered`: so the server
-    queues the pairs of a request as all other texts.
+    A search in mode RERANKED is `candidates`, `score` of each pair, and `ordered`.
     """
 
     def pair(self, question: Tokens, passage: Tokens) -> Tokens:
@@ -295,11 +294,7 @@ class Reranker(Protocol):
         ...
 
     def candidates(self, question: str, source: str | None) -> Candidates:
-        """What is to be scored, of a source or of all passages.
-
-        Raises:
-          RequestError: there is no such source.
-        """
+        """What is to be scored, of a source or of all; RequestError: there is no such source."""
         ...
 
     def ordered(self, candidates: Candidates, logits: Sequence[float], k: int) -> list[Hit]:

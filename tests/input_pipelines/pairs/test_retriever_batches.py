@@ -203,8 +203,7 @@ def test_negatives_that_are_left_out_are_told(
         pipeline = make(stores, write_lines(tmp_path / "n.jsonl", lines))
     assert "2 negatives are not in the passage store" in caplog.text
     assert "2 negatives are positives of the same query" in caplog.text  # q1 has one, too
-    told = "3 of 6 queries have fewer than 3 negatives of their own, 1 of them none: .* 38.9%"
-    assert re.search(told, caplog.text)
+    assert re.search("3 of 6 queries have fewer .*, 1 of them none: .* 38.9%", caplog.text)
     row = int(np.flatnonzero(pipeline.pairs.queries == 0)[0])
     assert pipeline.pairs.negatives[row].max() == 1  # p1 alone
 

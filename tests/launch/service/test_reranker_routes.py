@@ -4,7 +4,7 @@ import contextlib
 
 import pytest
 
-from t5x_style.serving.bundle_service import BundleService
+from t5x_style.serving.opened.bundle_service import BundleService
 from t5x_style.serving.service import Overloaded
 from tests.t5x_style.serving import bundle_kit
 from tests.t5x_style.serving.reranking import reranker_kit

@@ -16,7 +16,7 @@ from t5x_style.interfaces.objective import GroupShape, Objective
 from t5x_style.interfaces.representation import DENSE
 from t5x_style.retrieval.device_index import DeviceIndexConfig
 from t5x_style.serving import bundle, bundling, programs, saved_model
-from t5x_style.serving.bundle_service import BundleService
+from t5x_style.serving.opened.bundle_service import BundleService
 from t5x_style.step import jitted_functions
 from tests.t5x_style.serving import bundle_kit
 

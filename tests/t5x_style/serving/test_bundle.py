@@ -24,7 +24,7 @@ from t5x_style.retrieval.exact_index import ExactIndex
 from t5x_style.retrieval.scann_index import Scann, UnsupportedCpu
 from t5x_style.serving import bundle, bundling
 from t5x_style.serving.bundle import BundleError
-from t5x_style.serving.bundle_service import BundleService
+from t5x_style.serving.opened.bundle_service import BundleService
 from t5x_style.serving.programs import ProgramError, Programs
 from tests.t5x_style.serving import bundle_kit
 

@@ -13,7 +13,7 @@ from t5x_style.interfaces.representation import DENSE, PASSAGE
 from t5x_style.retrieval.beir_collection import Passages
 from t5x_style.retrieval.exact_index import ExactIndex
 from t5x_style.serving import bundling
-from t5x_style.serving.bundle_service import BundleService
+from t5x_style.serving.opened.bundle_service import BundleService
 from tests.kits import chunk_stores
 from tests.t5x_style.serving import writing_kit
 

@@ -17,7 +17,8 @@ from models.corruption import evidence_layout
 from models.losses import marginal
 from t5x_style.interfaces.representation import PASSAGE, QUERY
 from t5x_style.retrieval import answer_reader
-from t5x_style.serving import answers, batch_shapes, bundle_service
+from t5x_style.serving import answers, batch_shapes
+from t5x_style.serving.opened import bundle_service
 from t5x_style.serving.service import Encoded, Hit, RequestError
 from tests.t5x_style.serving import bundle_kit, reading_kit
 

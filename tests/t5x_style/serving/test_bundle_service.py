@@ -16,11 +16,11 @@ from input_pipelines.tokenizers import tokenization
 from t5x_style.interfaces.representation import KINDS, Entries
 from t5x_style.retrieval import hybrid, similarity
 from t5x_style.retrieval.exact_index import ExactIndex
-from t5x_style.serving import bundle_service, encoded_texts, token_batches
-from t5x_style.serving.bundle_service import BundleService
+from t5x_style.serving import encoded_texts, token_batches
+from t5x_style.serving.opened import bundle_service, passage_search
+from t5x_style.serving.opened.bundle_service import BundleService
+from t5x_style.serving.opened.passage_sources import Sources
 from t5x_style.serving.programs import Programs
-from t5x_style.serving.searching import passage_search
-from t5x_style.serving.searching.passage_sources import Sources
 from t5x_style.serving.service import HYBRID, Encoded, RequestError
 from t5x_style.serving.text_tokens import TextTokenizer
 from t5x_style.step import compile_events

@@ -18,8 +18,8 @@ from t5x_style.retrieval.lexical import bm25_fusion
 from t5x_style.retrieval.lexical.bm25_fusion import Fusion, FusionError
 from t5x_style.serving import bundle, bundle_update, bundling
 from t5x_style.serving.bundle import BundleError
-from t5x_style.serving.bundle_service import BundleService
 from t5x_style.serving.bundle_update import Changes
+from t5x_style.serving.opened.bundle_service import BundleService
 from t5x_style.serving.service import BM25, HYBRID, Encoded, RequestError
 from tests.kits import retrieval_helpers as helpers
 from tests.t5x_style.serving import bundle_kit

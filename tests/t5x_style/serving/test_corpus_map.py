@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from t5x_style.retrieval.beir_collection import Passages
-from t5x_style.serving import corpus_map
-from t5x_style.serving.searching.passage_sources import LISTED, Sources
+from t5x_style.serving.opened import corpus_map
+from t5x_style.serving.opened.passage_sources import LISTED, Sources
 from t5x_style.serving.service import CorpusMap
 
 

@@ -11,8 +11,9 @@ import pytest
 
 from launch.service.server_metrics import Metrics
 from t5x_style.retrieval.beir_collection import Passage
-from t5x_style.serving import bundle_service, bundle_update, current, token_batches
+from t5x_style.serving import bundle_update, token_batches
 from t5x_style.serving.bundle_update import Changes
+from t5x_style.serving.opened import bundle_service, current
 from tests.t5x_style.serving import bundle_kit
 
 

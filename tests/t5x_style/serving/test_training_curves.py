@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from t5x_style.interfaces.index import IndexDamaged
 from t5x_style.serving import bundle, bundle_update, training_curves
-from t5x_style.serving.bundle_service import BundleService
 from t5x_style.serving.bundle_update import Changes
+from t5x_style.serving.opened.bundle_service import BundleService
 from t5x_style.serving.service import RequestError
 from t5x_style.serving.training_curves import Curves, CurvesError, Training
 from tests.t5x_style.serving import bundle_kit

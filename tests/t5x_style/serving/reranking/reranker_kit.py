@@ -20,7 +20,7 @@ from t5x_style.interfaces.objective import GroupShape
 from t5x_style.retrieval.beir_collection import Passages
 from t5x_style.retrieval.lexical.bm25_fusion import SUMMED, Fusion
 from t5x_style.serving import bundling
-from t5x_style.serving.bundle_service import BundleService
+from t5x_style.serving.opened.bundle_service import BundleService
 from t5x_style.serving.service import Hit
 from tests.t5x_style.serving import bundle_kit
 

@@ -18,8 +18,8 @@ from t5x_style.retrieval.beir_collection import Passages
 from t5x_style.retrieval.bm25 import Bm25Index
 from t5x_style.serving import bundle, bundle_update, bundling, saved_model
 from t5x_style.serving.bundle import BundleError
-from t5x_style.serving.bundle_service import BundleService
 from t5x_style.serving.bundle_update import Changes
+from t5x_style.serving.opened.bundle_service import BundleService
 from t5x_style.serving.service import BM25, RERANKED, Encoded, RequestError
 from tests.t5x_style.serving import bundle_kit
 from tests.t5x_style.serving.reranking import reranker_kit

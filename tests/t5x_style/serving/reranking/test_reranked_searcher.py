@@ -10,7 +10,7 @@ from t5x_style.interfaces.contract import ContractError
 from t5x_style.interfaces.objective import FunctionError
 from t5x_style.retrieval.lexical.bm25_fusion import FusionError
 from t5x_style.serving import searcher
-from t5x_style.serving.bundle_service import BundleService
+from t5x_style.serving.opened.bundle_service import BundleService
 from t5x_style.serving.reranking.reranked_searcher import RerankedSearcher
 from t5x_style.serving.searcher import AnySearcher, SearchError
 from tests.t5x_style.serving import bundle_kit

@@ -12,7 +12,7 @@ import numpy as np
 
 from t5x_style.interfaces.representation import Vectors
 from t5x_style.retrieval.beir_collection import Passages
-from t5x_style.serving.searching.passage_sources import Sources
+from t5x_style.serving.opened.passage_sources import Sources
 from t5x_style.serving.service import CorpusMap
 
 LIMIT = 20_000  # passages on a map

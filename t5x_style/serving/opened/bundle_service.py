@@ -27,8 +27,6 @@ from t5x_style.retrieval.beir_collection import Passages
 from t5x_style.serving import (
     batch_shapes,
     bundle,
-    bundle_reader,
-    corpus_map,
     encoded_texts,
     programs,
     saved_model,
@@ -36,11 +34,11 @@ from t5x_style.serving import (
     token_batches,
     training_curves,
 )
-from t5x_style.serving.reranking.bundle_reranker import BundleReranker
-from t5x_style.serving.searching import opened_search, passage_search
-from t5x_style.serving.searching.passage_search import PassageSearch
-from t5x_style.serving.searching.passage_sources import Sources
-from t5x_style.serving.searching.reranked_search import RerankedSearch
+from t5x_style.serving.opened import bundle_reader, corpus_map, opened_search, passage_search
+from t5x_style.serving.opened.bundle_reranker import BundleReranker
+from t5x_style.serving.opened.passage_search import PassageSearch
+from t5x_style.serving.opened.passage_sources import Sources
+from t5x_style.serving.opened.reranked_search import RerankedSearch
 from t5x_style.serving.service import (
     RERANKED,
     CorpusMap,

@@ -14,9 +14,9 @@ from t5x_style.retrieval.exact_index import ExactIndex
 from t5x_style.retrieval.lexical.bm25_fusion import Bm25Fusion, Fusion
 from t5x_style.retrieval.lexical.bm25_reranking import Bm25Reranking
 from t5x_style.serving import bundle
-from t5x_style.serving.searching.passage_search import PassageSearch
-from t5x_style.serving.searching.passage_sources import Sources
-from t5x_style.serving.searching.reranked_search import RerankedSearch
+from t5x_style.serving.opened.passage_search import PassageSearch
+from t5x_style.serving.opened.passage_sources import Sources
+from t5x_style.serving.opened.reranked_search import RerankedSearch
 from t5x_style.serving.service import BM25
 
 

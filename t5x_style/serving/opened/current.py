@@ -15,7 +15,7 @@ from typing import Protocol
 
 from t5x_style.retrieval import versioned_folder
 from t5x_style.serving import freed_memory, token_batches
-from t5x_style.serving.bundle_service import BundleService
+from t5x_style.serving.opened.bundle_service import BundleService
 from t5x_style.step import compile_events
 
 _FIRST_WAIT, _LONGEST_WAIT = 4.0, 300.0  # seconds before a version that failed is tried again

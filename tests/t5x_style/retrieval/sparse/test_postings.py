@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from t5x_style.interfaces.index import NO_ROW, QueryError
 from t5x_style.interfaces.representation import SPARSE, Entries
 from t5x_style.retrieval import exact_index
-from t5x_style.retrieval.lexical import postings
-from t5x_style.retrieval.lexical.postings import Postings
+from t5x_style.retrieval.sparse import postings
+from t5x_style.retrieval.sparse.postings import Postings
 from tests.kits.retrieval_helpers import CONTRACT
 
 TOKENS = 12

@@ -7,8 +7,8 @@ import numpy as np
 
 from t5x_style.interfaces.objective import SCORE
 from t5x_style.retrieval.beir_collection import Passages
+from t5x_style.serving.opened.reranked_search import RerankedSearch
 from t5x_style.serving.reranking import pair_texts
-from t5x_style.serving.searching.reranked_search import RerankedSearch
 from t5x_style.serving.service import Candidates, Hit, Tokens
 from t5x_style.serving.text_tokens import TextTokenizer
 from t5x_style.serving.token_batches import TokenBatches

@@ -14,7 +14,7 @@ from t5x_style.interfaces.representation import (
 from t5x_style.retrieval import candidate_scores, hybrid
 from t5x_style.retrieval.lexical.bm25_fusion import Bm25Fusion
 from t5x_style.serving.encoded_texts import as_representations
-from t5x_style.serving.searching.passage_sources import Sources
+from t5x_style.serving.opened.passage_sources import Sources
 from t5x_style.serving.service import BM25, HYBRID, Encoded, RequestError, shown
 
 # Of the hits that are asked for: an exact index compiles once for each. Above, powers of two.

@@ -1,0 +1,1 @@
+"""An open version of a bundle, which answers requests."""

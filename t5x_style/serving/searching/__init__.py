@@ -1,1 +1,0 @@
-"""Search of the passages of one open version of a bundle."""
