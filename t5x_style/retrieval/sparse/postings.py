@@ -24,10 +24,10 @@ class Postings:
         """
         import scipy.sparse  # it takes 0.15 s, for sparse representations alone
 
-        tokens = np.asarray(passages.arrays["tokens"], np.int32)
-        weights = np.asarray(passages.arrays["weights"], np.float32)
-        shape = (len(passages), int(tokens.max(initial=-1)) + 1)
-        by_passage = scipy.sparse.csr_array((weights, tokens, passages.offsets), shape=shape)
+        held = passages[:]
+        tokens, weights = held.arrays["tokens"], held.arrays["weights"]
+        shape = (len(held), int(tokens.max(initial=-1)) + 1)
+        by_passage = scipy.sparse.csr_array((weights, tokens, held.offsets), shape=shape)
         self._passages = passages
         self._by_token: Any = by_passage.T.tocsr()  # [tokens, N]
 
