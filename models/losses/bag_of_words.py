@@ -28,6 +28,7 @@ from t5x_style.distributed.partitioning import BATCH_AXES
 from t5x_style.interfaces.metrics import MetricSum
 
 _VOCABULARY_AXIS = "tensor"
+_COLUMNS = 32  # of a chunk, where nobody knows how many rows a batch will have
 
 
 def largest_logits(
@@ -110,7 +111,11 @@ def _on_mesh(
     """`_largest` on each device of the mesh in context."""
 
     def largest(hidden: jax.Array, table: jax.Array, segment_ids: jax.Array) -> jax.Array:
-        columns = max(1, min(chunk // hidden.shape[0], hidden.shape[1]))
+        rows, length = hidden.shape[:2]
+        if isinstance(rows, int) and isinstance(length, int):
+            columns = max(1, min(chunk // rows, length))
+        else:  # of a program for batches of any size
+            columns = _COLUMNS
         return _largest(hidden, table, segment_ids, segments, columns)
 
     mesh = jax.sharding.get_abstract_mesh()
@@ -139,6 +144,7 @@ def _forward(
     hidden: jax.Array, table: jax.Array, segment_ids: jax.Array, segments: int, columns: int
 ) -> tuple[jax.Array, tuple[jax.Array, ...]]:
     rows, length, _ = hidden.shape
+    end = jnp.asarray(length, jnp.int32)  # an exported program knows it when it runs
 
     def one(number: int, state: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         best, found = state
@@ -150,7 +156,7 @@ def _forward(
             mine = jnp.where((ids == segment)[:, :, None], logits, -jnp.inf)
             top = jnp.max(mine, axis=1)  # [B, V]
             # The first column with the maximum; a variadic argmax is slow on CPUs.
-            return top, jnp.min(jnp.where(mine == top[:, None], at[:, None], length), axis=1)
+            return top, jnp.min(jnp.where(mine == top[:, None], at[:, None], end), axis=1)
 
         # One segment at a time: all at once would be [B, S, n, V].
         top, where = jax.lax.map(of_segment, jnp.arange(1, segments + 1))
@@ -158,7 +164,7 @@ def _forward(
         return jnp.maximum(best, top), jnp.where(top > best, where, found)
 
     shape = (rows, segments, table.shape[0])
-    start = (jnp.full(shape, -jnp.inf), jnp.full(shape, length, jnp.int32))
+    start = (jnp.full(shape, -jnp.inf), jnp.broadcast_to(end, shape))
     best, found = jax.lax.fori_loop(0, -(-length // columns), one, start)
     return best, (hidden, table, segment_ids, found)
 

@@ -187,7 +187,7 @@ class SPLADE(Objective):
             "tokens": tokens,
             "weights": kept,
         }
-        return {SPARSE: {name: one.reshape(len(one), -1) for name, one in entries.items()}}
+        return {SPARSE: {name: one.reshape(one.shape[0], -1) for name, one in entries.items()}}
 
     def _ramped(self) -> jax.Array | float:
         if not self.ramp:

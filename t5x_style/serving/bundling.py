@@ -85,7 +85,8 @@ def publish(
     with TemporaryDirectory() as scratch:
         made = Path(scratch)
         # Programs take tokens alone: one that writes texts, which takes languages, too, is none.
-        programs.write(made, saved_model.portable(model.restored, leave_out=[GENERATE]))
+        portable = saved_model.portable(model.restored, [GENERATE], in_tensorflow=False)
+        programs.write(made, portable)
         ids = passages.ids if index is None else index.ids
         found = [passages.passage(passages.row(one)) for one in ids]
         held = _at_hand(index)

@@ -203,7 +203,9 @@ def token_group(tokens: jax.Array, mask: jax.Array) -> dict[str, jax.Array]:
     )
 
 
-def portable(model: Restored, leave_out: Collection[str] = ()) -> Portable:
+def portable(
+    model: Restored, leave_out: Collection[str] = (), in_tensorflow: bool = True
+) -> Portable:
     """What is exported of a model; lowers each function for all of `PLATFORMS`.
 
     A re-ranker, which no SavedModel is made of, has a function of pairs, `score`: float32 [b].
@@ -211,10 +213,11 @@ def portable(model: Restored, leave_out: Collection[str] = ()) -> Portable:
     Args:
       model: with functions that embed.
       leave_out: signatures that are not exported.
+      in_tensorflow: whether TensorFlow is to run it, which lacks some operations.
 
     Raises:
-      ExportError: see `lengths`; or a function calls a kernel that TensorFlow does not have, or
-        reads a feature that ids and a mask do not give.
+      ExportError: see `lengths`; or a function calls a kernel that TensorFlow does not have, where
+        it is to run it, or reads a feature that ids and a mask do not give.
     """
     max_lengths = lengths(model)
     paths, leaves, treedef = _flat((model.params, model.variables))
@@ -226,7 +229,7 @@ def portable(model: Restored, leave_out: Collection[str] = ()) -> Portable:
     }
     used: set[int] = set()
     for signature, function in functions.items():
-        used |= _traced(signature, function, shapes)
+        used |= _traced(signature, function, shapes, in_tensorflow)
     kept = sorted(used)
 
     def call(function: Callable[..., Outputs]) -> Callable[..., Outputs]:
@@ -273,11 +276,21 @@ def _from_leaves(model: Restored, name: str, treedef: Any) -> Callable[..., Outp
     return call
 
 
-def _traced(name: str, embed: Callable[..., Outputs], shapes: Sequence[Any]) -> set[int]:
+def _traced(
+    name: str, embed: Callable[..., Outputs], shapes: Sequence[Any], in_tensorflow: bool
+) -> set[int]:
     """Numbers of the leaves that a function uses, after a look at the kernels that it calls."""
     given = signature_inputs.symbolic(name)
     jitted = jax.jit(embed)
-    lowered = jax.export.export(jitted, platforms=PLATFORMS)(shapes, *given)
+    if in_tensorflow:
+        _require_known(name, jax.export.export(jitted, platforms=PLATFORMS)(shapes, *given))
+    jaxpr = jitted.trace(shapes, *given).jaxpr.jaxpr
+    read = {id(variable) for equation in jaxpr.eqns for variable in equation.invars}
+    return {index for index in range(len(shapes)) if id(jaxpr.invars[index]) in read}
+
+
+def _require_known(name: str, lowered: jax.export.Exported) -> None:
+    """Raises ExportError for kernels that TensorFlow does not have."""
     # Composites too (erf is one): TensorFlow 2.20 does not expand those of unknown sizes.
     calls = set(re.findall(r"(?:custom_call @|composite \")([\w.$]+)", lowered.mlir_module()))
     calls -= _PORTABLE_CALLS
@@ -286,9 +299,6 @@ def _traced(name: str, embed: Callable[..., Outputs], shapes: Sequence[Any]) -> 
             f"{name} calls {sorted(calls)}, which TensorFlow does not have. Export the model with "
             "the plain form of these operations, such as attention = 'plain'."
         )
-    jaxpr = jitted.trace(shapes, *given).jaxpr.jaxpr
-    read = {id(variable) for equation in jaxpr.eqns for variable in equation.invars}
-    return {index for index in range(len(shapes)) if id(jaxpr.invars[index]) in read}
 
 
 def save(
