@@ -89,14 +89,17 @@ def search(query, mode, k, source=None):
         if (source and passage["source"] != source) or query == "!empty":
             continue
         scores = scores_of(query, passage)
-        hybrid = scores["dense"] + 0.3 * math.log1p(scores["sparse"]) + scores["multi_vector"]
-        taking_part = scores if mode == "hybrid" else {mode: scores[mode]}
-        found.append((hybrid if mode == "hybrid" else scores[mode], taking_part, passage))
+        scores["hybrid"] = (
+            scores["dense"] + 0.3 * math.log1p(scores["sparse"]) + scores["multi_vector"]
+        )
+        scores["bm25"], scores["reranked"] = scores["sparse"], 9 * scores["multi_vector"] - 8
+        parts = {"hybrid": KINDS, "reranked": ("bm25", "reranked")}.get(mode, (mode,))
+        found.append((scores[mode], {part: scores[part] for part in parts}, passage))
     found.sort(key=lambda one: -one[0])
     return [
         {"rank": rank, "score": score, "scores": scores, **passage}
         for rank, (score, scores, passage) in enumerate(found[:k], 1)
-        if mode != "sparse" or score > 0
+        if mode not in ("sparse", "bm25") or score > 0
     ]
 
 
@@ -227,6 +230,7 @@ class FakeServer(ThreadingHTTPServer):
             "passages": max(len(PASSAGES), self.points),
             "sources": self.sources(),
             "reads": self.reads,
+            "reranks": not self.kinds,
             "max_read": 50,
             "curves": self.trainings is not None,
             "made": "2026-11-27T18:20:00+00:00",
@@ -234,6 +238,8 @@ class FakeServer(ThreadingHTTPServer):
         }
 
     def modes(self):
+        if not self.kinds:  # of a re-ranker
+            return ("bm25", "reranked")
         return (*self.kinds, "hybrid") if len(self.kinds) > 1 else self.kinds
 
 

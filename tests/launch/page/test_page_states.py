@@ -108,6 +108,27 @@ def test_a_newer_version_offers_its_modes_and_sources(visit):
     server.shutdown()
 
 
+def test_a_reranker_which_has_no_representations(visit):
+    server = fake_server.FakeServer(kinds=[]).start()
+    page = visit(server=server).open()
+    page.wait_for_selector(".welcome")
+    assert "reads a question with each passage that BM25 finds" in page.inner_text(".welcome")
+    page = visit(server=server).open(f"?{ASKED}")
+    assert titles(page) == expected_titles("reranked")
+    assert page.locator("#modes label").all_inner_texts() == ["BM25", "Re-ranked"]
+    shares = "[...document.querySelectorAll('.hit .bar-fill')].map((one) => one.style.cssText)"
+    bars = [float(text.partition(":")[2].strip(" ;")) for text in page.evaluate(shares)]
+    assert min(bars) == 0 and max(bars) == 1  # logits may be below 0
+    page = visit(server=server).open("?view=map")
+    page.wait_for_selector(".map .notice")
+    assert "This bundle has no representations." in page.inner_text(".map .notice")
+    page = visit(server=server).open("?view=about")
+    page.wait_for_selector(".about")
+    facts = page.inner_text(".about")
+    assert "none" in facts and "Dimension" not in facts
+    server.shutdown()
+
+
 def test_the_theme_changes_colours_of_the_matrix(visit):
     page = visit(color_scheme="light").open(f"?{ASKED}&open=glac-027")
     wait_for_evidence(page)
