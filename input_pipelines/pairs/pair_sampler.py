@@ -165,7 +165,7 @@ class PairChoice:
             few, none = np.count_nonzero(short), np.count_nonzero(counts == 0)
             share = short.sum() / (wanted * len(counts))
             _warn_once(
-                f"{few} of {len(counts)} queries have fewer than {wanted} negatives of their own, "
+                f"{few} of {len(counts)} queries have fewer than {wanted} negatives, "
                 f"{none} of them none: random passages fill {share:.1%} of the places"
             )
 

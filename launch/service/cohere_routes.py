@@ -14,7 +14,7 @@ from launch.service.bodies import Text
 from launch.service.error_replies import CohereError, documented
 from launch.service.json_reply import JsonReply
 from launch.service.session import Opened, Session
-from launch.service.tei_routes import best_first, similarities, unit_score
+from launch.service.tei_routes import best_first, relevance, unit_score
 
 router = APIRouter(tags=["Cohere"], responses=documented(CohereError))
 
@@ -68,7 +68,7 @@ async def rerank_of_version_1(body: RerankRequest, session: Opened) -> JsonReply
 async def _ranked(body: RerankRequest, session: Session, version: str) -> JsonReply:
     texts = [one.text if isinstance(one, Document) else one for one in body.documents]
     longest = body.max_tokens_per_doc
-    scores, headers = await similarities(
+    scores, headers = await relevance(
         session, body.query, "documents", texts, truncate=True, longest=longest
     )
     form = unit_score(session.facts.similarity)

@@ -35,7 +35,7 @@ async def _search(
     queries.check_source(session, source)
     needs = session.service.needs(mode)
     tokens, encoded = await queries.encoded_query(session, field, query, needs)
-    hits = await queries.found(session, encoded, mode, k, source)
+    hits = await queries.search(session, encoded, mode, k, source)
     return JsonReply(
         {
             "mode": mode,
@@ -55,7 +55,8 @@ async def compare(body: bodies.CompareRequest, session: Opened) -> JsonReply:
     needs = tuple(dict.fromkeys(kind for mode in modes for kind in service.needs(mode)))
     tokens, encoded = await queries.encoded_query(session, "query", body.query, needs)
     found = {
-        mode: queries.hits_of(await queries.found(session, encoded, mode, body.k)) for mode in modes
+        mode: queries.hits_of(await queries.search(session, encoded, mode, body.k))
+        for mode in modes
     }
     return JsonReply(
         {

@@ -21,7 +21,7 @@ async def encoded_query(
     return tokens[0], dataclasses.replace(encoded, text=query)
 
 
-async def found(
+async def search(
     session: Session, query: Encoded, mode: str, k: int, source: str | None = None
 ) -> list[Hit]:
     """The best passages, as `Service.search`; of mode RERANKED with the model's scores.

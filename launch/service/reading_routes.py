@@ -44,7 +44,7 @@ async def _answer(
     mode = queries.mode_of(session, None)
     kinds = session.service.needs(mode)
     tokens, encoded = await queries.encoded_query(session, field, query, kinds)
-    hits = await queries.found(session, encoded, mode, k, source)
+    hits = await queries.search(session, encoded, mode, k, source)
     joint = functools.partial(reader.joint, tokens)
     joints = await session.tokenize_by(joint, [hit.text for hit in hits])
     spans = await session.compute([functools.partial(reader.span, one) for one in joints])
@@ -71,7 +71,7 @@ async def fill(body: reading_bodies.FillRequest, session: Opened) -> JsonReply:
     (sentence,) = await session.tokenize_by(reader.masked, [body.text])
     texts = [(QUERY, sentence), (PASSAGE, reader.nothing())]
     encoded, nothing = await session.encode_mixed(texts, session.service.needs(mode))
-    hits = await queries.found(session, encoded, mode, body.k, body.source)
+    hits = await queries.search(session, encoded, mode, body.k, body.source)
     joint = functools.partial(reader.joint, sentence)
     joints = await session.tokenize_by(joint, ["", *(hit.text for hit in hits)])
     words = await session.compute([functools.partial(reader.words, one) for one in joints])

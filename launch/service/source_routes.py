@@ -107,7 +107,7 @@ async def _search(
     longer = tuple(one for one in listed if one != source and one.startswith(source))
     asked = k
     while True:
-        hits = await queries.found(session, encoded, mode, asked, source)
+        hits = await queries.search(session, encoded, mode, asked, source)
         kept = [hit for hit in hits if not hit.source.startswith(longer)] if longer else hits
         if len(kept) >= k or len(hits) < asked:
             return kept[:k]

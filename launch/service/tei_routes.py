@@ -110,7 +110,7 @@ async def embed_all(body: EmbedRequest, session: Opened) -> JsonReply:
 async def rerank(body: RerankRequest, session: Opened) -> JsonReply:
     """Texts in the order of a re-ranker's scores, or of their similarity to a query."""
     truncate = body.truncate is not False
-    scores, headers = await similarities(session, body.query, "texts", body.texts, truncate)
+    scores, headers = await relevance(session, body.query, "texts", body.texts, truncate)
     form = float if body.raw_scores else unit_score(session.facts.similarity)
     ranked: list[dict[str, Any]] = [
         {"index": index, "score": form(scores[index])} for index in best_first(scores)
@@ -170,7 +170,7 @@ def shortened(tokens: Tokens, longest: int) -> Tokens:
     )
 
 
-async def similarities(
+async def relevance(
     session: Session,
     query: str,
     field: str,
@@ -193,7 +193,6 @@ async def similarities(
     Raises:
       RequestError: beyond a limit, or too long.
     """
-    kinds = (DENSE,) if DENSE in session.facts.kinds else session.facts.kinds
     asked = await session.tokenize("query", QUERY, [query])
     tokens = await session.tokenize(field, PASSAGE, texts)
     if not truncate:
@@ -207,6 +206,7 @@ async def similarities(
         pairs: list[Tokens] = await session.in_thread(list, map(pair, tokens))
         scores = await session.compute([functools.partial(reranker.score, one) for one in pairs])
     else:
+        kinds = (DENSE,) if DENSE in session.facts.kinds else session.facts.kinds
         both = [(QUERY, asked[0]), *((PASSAGE, one) for one in tokens)]
         question, *passages = await session.encode_mixed(both, kinds)
         scores = await session.search(session.service.similarity, question, passages)

@@ -299,6 +299,19 @@ def padded(scores: np.ndarray, rows: np.ndarray, k: int) -> tuple[np.ndarray, np
     return np.take_along_axis(all_scores, order, 1), np.take_along_axis(all_rows, order, 1)
 
 
+def best(scores: np.ndarray, rows: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+    """The k best of the hits [n] of one query, given in any order: scores [k] and rows [k].
+
+    As `padded`, which sorts all that it is given; here those alone that may be among the k best.
+    """
+    if len(scores) > k:
+        # Keep everything that ties with the k-th best, so that rows can break the tie.
+        kept = scores >= np.partition(scores, len(scores) - k)[len(scores) - k]
+        scores, rows = scores[kept], rows[kept]
+    best_scores, best_rows = padded(scores[None], rows[None], k)
+    return best_scores[0], best_rows[0]
+
+
 def recall_against(rows: np.ndarray, exact_rows: np.ndarray) -> float:
     """Mean share of each query's exact hits [Q, k] that are among `rows` [Q, k]."""
     shares = []

@@ -146,12 +146,7 @@ def _library() -> ModuleType:
 def best(scores: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
     """The hits among the scores of all passages [N]: scores [k] and rows [k], as of a search."""
     hits = np.flatnonzero(scores > 0)
-    if len(hits) > k:
-        # Keep everything that ties with the k-th best, so that rows can break the tie.
-        kth = np.partition(scores[hits], len(hits) - k)[len(hits) - k]
-        hits = hits[scores[hits] >= kth]
-    best_scores, best_rows = index_lib.padded(scores[hits][None], hits[None], k)
-    return best_scores[0], best_rows[0]
+    return index_lib.best(scores[hits], hits, k)
 
 
 def build(passages: Passages, language: str = "en") -> Bm25Index:

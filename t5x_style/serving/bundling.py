@@ -66,22 +66,7 @@ def publish(
         raise BundleError("expected a model that was restored from a checkpoint, found another")
     if contract.pooling == MCLS:
         raise BundleError("pooling 'mcls' puts further [CLS] into a text, which is not served yet")
-    reranks = any(one.kind == SCORE for one in model.functions.values())
-    if (index is None) != (fusion is not None and fusion.reranked is not None) or (
-        index is None and not reranks
-    ):
-        raise BundleError(
-            "expected an index, or a re-ranker and how its scores count next to BM25's, found "
-            f"{'no index' if index is None else 'an index'}, {fusion} and a model that offers "
-            f"{sorted(model.functions)}"
-        )
-    if fusion is not None and any(
-        one.kind in saved_model.READING for one in model.functions.values()
-    ):
-        raise BundleError(
-            "expected a search by the model alone, since this model also reads passages and needs "
-            "its own scores of them, found one with BM25. Set FUSION_SYSTEM=None"
-        )
+    _require_search(model, index, fusion)
     with TemporaryDirectory() as scratch:
         made = Path(scratch)
         # Programs take tokens alone: one that writes texts, which takes languages, too, is none.
@@ -99,6 +84,23 @@ def publish(
             *(name, contract, made, Path(tokenizer), found, held, *facts), fusion=fusion
         )
         return bundle.publish(folder, content, keep)
+
+
+def _require_search(model: Trained, index: hybrid.Searched | None, fusion: Fusion | None) -> None:
+    """Raises BundleError unless model, index and fusion are one of the searches that are served."""
+    kinds = {one.kind for one in model.functions.values()}
+    by_reranker = fusion is not None and fusion.reranked is not None
+    if by_reranker != (index is None) or (by_reranker and SCORE not in kinds):
+        raise BundleError(
+            "expected an index, or a re-ranker and how its scores count next to BM25's, found "
+            f"{'no index' if index is None else 'an index'}, {fusion} and a model that offers "
+            f"{sorted(model.functions)}"
+        )
+    if fusion is not None and kinds & set(saved_model.READING):
+        raise BundleError(
+            "expected a search without BM25, since this model also reads passages and needs the "
+            "scores that it gives them, found one with BM25. Set FUSION_SYSTEM=None"
+        )
 
 
 def encode(

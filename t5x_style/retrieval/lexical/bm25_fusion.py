@@ -37,8 +37,8 @@ class Fusion:
       weight: of the model's scores; 1 - weight is that of BM25's. None: ranks are added.
       depth: passages of each list.
       language: of the texts, which decides what BM25's words are.
-      reranked: of a re-ranker, which scores the passages of BM25's list, ALONE or SUMMED; None of
-        a model with a list of its own.
+      reranked: ALONE or SUMMED where the model is a re-ranker, which scores the passages of BM25's
+        list; None where it searches by an index.
     """
 
     weight: float | None

@@ -9,11 +9,11 @@ from t5x_style.interfaces import index as index_lib
 from t5x_style.interfaces.representation import SPARSE, Entries
 
 QUERIES = 256  # of a block, at most
-PRODUCTS = 1 << 24  # of a block, at most, unless one query has more: 128 MiB and twice that to sort
+PRODUCTS = 1 << 24  # scores of a block, at most, unless one query has more: 8 bytes each
 
 
 class Postings:
-    """Which passages have a token, and with which weight; in memory, 8 bytes an entry.
+    """Which passages have a token, and with which weight: int32 and float32, in memory.
 
     Searches may come from any thread.
     """
@@ -40,13 +40,14 @@ class Postings:
             ends = products.indptr
             for query in range(at.stop - at.start):
                 place = slice(ends[query], ends[query + 1])
-                scores[at][query], rows[at][query] = _best(
-                    products.data[place], products.indices[place], k
-                )
+                found, passages = products.data[place], products.indices[place]
+                hit = found != 0
+                best = index_lib.best(found[hit], passages[hit], k)
+                scores[at][query], rows[at][query] = best
         return scores, rows
 
     def _products(self, queries: Entries) -> Iterator[tuple[slice, Any]]:
-        """Queries of a block, and their scores [q, N] of the passages that share a token."""
+        """Yields a range of q queries, and their scores: sparse [q, N] float32, 0 left out."""
         import scipy.sparse
 
         count = self._by_token.shape[0]
@@ -75,13 +76,3 @@ def _blocks(sizes: np.ndarray) -> Iterator[slice]:
         held += size
     if start < len(sizes):
         yield slice(start, len(sizes))
-
-
-def _best(scores: np.ndarray, rows: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-    """The best of a query's passages, in any order: scores [k] and rows [k], ties by row."""
-    hit = scores != 0
-    if len(scores) > k:
-        # Keep everything that ties with the k-th best, so that rows can break the tie.
-        hit &= scores >= np.partition(scores, len(scores) - k)[len(scores) - k]
-    found, places = index_lib.padded(scores[hit][None], rows[hit][None], k)
-    return found[0], places[0]

@@ -7,6 +7,7 @@ import numpy as np
 
 from t5x_style.interfaces.objective import SCORE
 from t5x_style.retrieval.beir_collection import Passages
+from t5x_style.serving.opened import passage_search
 from t5x_style.serving.opened.reranked_search import RerankedSearch
 from t5x_style.serving.reranking import pair_texts
 from t5x_style.serving.service import Candidates, Hit, Tokens
@@ -51,8 +52,5 @@ class BundleReranker:
     def ordered(self, candidates: Candidates, logits: Sequence[float], k: int) -> list[Hit]:
         """See `Reranker`."""
         given = np.asarray(logits, np.float32)
-        hits = []
-        for row, score, parts in self._search.ordered(candidates.words, candidates.rows, given, k):
-            one = self._passages.passage(row)
-            hits.append(Hit(score, parts, one.id, one.title, one.text, one.source))
-        return hits
+        found = self._search.ordered(candidates.words, candidates.rows, given, k)
+        return passage_search.hits(found, self._passages)

@@ -120,8 +120,7 @@ class BundleService:
         self._reader = bundle_reader.of(self.programs, self._tokenizer, self.batches)
         self._reranker: BundleReranker | None = None
         if isinstance(search, RerankedSearch):
-            parts_of_pairs = self._tokenizer, self.batches, self._passages, search
-            self._reranker = BundleReranker(*parts_of_pairs)
+            self._reranker = BundleReranker(self._tokenizer, self.batches, self._passages, search)
 
     @property
     def facts(self) -> Facts:
@@ -186,11 +185,8 @@ class BundleService:
         """See `Service`."""
         if k < 1:
             raise RequestError(f"k: expected at least 1, found {k}")
-        hits = []
-        for row, score, scores in self._search.search(query, mode, k, source):
-            one = self._passages.passage(row)
-            hits.append(Hit(score, scores, one.id, one.title, one.text, one.source))
-        return hits
+        found = self._search.search(query, mode, k, source)
+        return passage_search.hits(found, self._passages)
 
     def needs(self, mode: str) -> tuple[str, ...]:
         """See `Service`."""

@@ -12,13 +12,25 @@ from t5x_style.interfaces.representation import (
     Representations,
 )
 from t5x_style.retrieval import candidate_scores, hybrid
+from t5x_style.retrieval.beir_collection import Passages
 from t5x_style.retrieval.lexical.bm25_fusion import Bm25Fusion
 from t5x_style.serving.encoded_texts import as_representations
 from t5x_style.serving.opened.passage_sources import Sources
-from t5x_style.serving.service import BM25, HYBRID, Encoded, RequestError, shown
+from t5x_style.serving.service import BM25, HYBRID, Encoded, Hit, RequestError, shown
 
 # Of the hits that are asked for: an exact index compiles once for each. Above, powers of two.
 SIZES = (16, 128, 1024)
+
+
+Found = list[tuple[int, float, dict[str, float]]]  # row, score, and score by kind; best first
+
+
+def hits(found: Found, passages: Passages) -> list[Hit]:
+    """What was found with the passages that it is about."""
+    listed = [(passages.passage(row), score, scores) for row, score, scores in found]
+    return [
+        Hit(score, scores, one.id, one.title, one.text, one.source) for one, score, scores in listed
+    ]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,10 +72,8 @@ class PassageSearch:
             return (mode,)
         return (mode, *self.indexes)  # which propose what it puts in order
 
-    def search(
-        self, query: Encoded, mode: str, k: int, source: str | None
-    ) -> list[tuple[int, float, dict[str, float]]]:
-        """Row, score, and score by kind of the best passages, best first; see `Service.search`."""
+    def search(self, query: Encoded, mode: str, k: int, source: str | None) -> Found:
+        """The best passages; see `Service.search`."""
         asked = as_representations([query])
         if source is not None:
             rows = self.sources.required(source)[None]

@@ -11,10 +11,9 @@ from t5x_style.interfaces.index import NO_ROW
 from t5x_style.interfaces.representation import Representation
 from t5x_style.retrieval import bm25
 from t5x_style.retrieval.lexical.bm25_reranking import Bm25Reranking
+from t5x_style.serving.opened.passage_search import Found
 from t5x_style.serving.opened.passage_sources import Sources
 from t5x_style.serving.service import BM25, RERANKED, Encoded, RequestError, shown
-
-Found = list[tuple[int, float, dict[str, float]]]  # row, score, and score by kind
 
 
 @dataclasses.dataclass(frozen=True)

@@ -117,7 +117,7 @@ def test_a_queue_that_others_fill_is_429_and_its_own_pairs_wait_for_room(
 
     monkeypatch.setattr(service.batches, "submit", with_room_for_one)
     assert client.post("/search", json={"query": QUESTION}).status_code == 200
-    assert len(taken) > 2  # one of its own pairs was in the queue when the next found no room
+    assert len(taken) > 2  # a pair that found no room was submitted again later
 
     def full(*arguments):
         raise Overloaded(1.0)

@@ -139,7 +139,7 @@ def test_a_model_that_reads_passages_is_refused(tmp_path) -> None:
     reads = {"answer": SimpleNamespace(kind="answer")}
     model = SimpleNamespace(contract=helpers.CONTRACT, restored=object(), functions=reads)
     index = SimpleNamespace(kind="dense")
-    with pytest.raises(BundleError, match="needs its own scores of them, found one with BM25"):
+    with pytest.raises(BundleError, match="the scores that it gives them, found one with BM25"):
         bundling.publish(tmp_path, "run", model, index, "tokenizer", None, fusion=FUSION)
 
 
