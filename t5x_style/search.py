@@ -168,6 +168,8 @@ def main(argv: Sequence[str]) -> int:
     def answer(flags: Flags) -> int:
         if options.question and not " ".join(options.question).strip():
             raise SearchError("the question is empty; expected a few words")
+        if options.k < 1:
+            raise SearchError(f"-k: expected at least 1, found {options.k}")
         if options.run:
             flags = dataclasses.replace(flags, files=(str(find_config(options.run)), *flags.files))
         if not flags.files:

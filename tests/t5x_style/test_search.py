@@ -311,6 +311,7 @@ def test_the_search_stage_of_a_run_without_a_store_is_found(tmp_path):
         (["--run=nowhere", "question"], "nowhere: not found"),
         (["question"], "pass --run=FOLDER"),
         (["--run=nowhere", " "], "the question is empty"),
+        (["--run=nowhere", "-k0", "question"], "-k: expected at least 1, found 0"),
     ],
 )
 def test_mistakes_on_the_command_line_are_told_in_a_line(arguments, message, capsys):
